@@ -47,7 +47,7 @@ def phase_context(run_id: str, attempt: int, step: int, phase: str, occurrence: 
 def trajectory_context(
     run_id: str, attempt: int, partition: str, uid: str, session: int | str, index: int = 0
 ) -> SpanId:
-    """The root span of one trajectory. ``partition`` is ``train`` or ``val``; verl V1's key is ``{uid}_{session}_{index}``."""
+    """The root span of one trajectory of ``partition`` ``train`` or ``val``; V1's key is ``{uid}_{session}_{index}``."""
     parts = (run_id, attempt, partition, uid, session, index)
     return SpanId(_digest(parts, 16), _digest(parts, 8))
 

@@ -80,8 +80,6 @@ FINISH: Final = "verl.trajectory.finish"
 REWARD: Final = "rl.reward"
 POLICY_VERSION_START: Final = "rl.policy.version.start"
 POLICY_VERSION_END: Final = "rl.policy.version.end"
-TRAJECTORY_TOKEN_IDS: Final = "verl.trajectory.token_ids"
-RESPONSE_MASK: Final = "verl.trajectory.response_mask"
 
 # Turn
 TURN_INDEX: Final = "verl.turn.index"
@@ -163,6 +161,9 @@ class Metric:
     TRAJECTORY_TURNS: Final = "verl.trajectory.turns"
     TOKEN_USAGE: Final = "gen_ai.client.token.usage"
     STALENESS: Final = "verl.trajectory.staleness"
+    REWARD_DURATION: Final = "verl.reward.duration"
+    ENGINE_DURATION: Final = "verl.engine.request.duration"
+    WORKER_DURATION: Final = "verl.worker.duration"
     SCALAR_PREFIX: Final = "verl."
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import wrapt
 
+from verl_otel.instrumentation import patch
 from verl_otel.instrumentation.table import HOOKS, Hook
 
 _installed: dict[str, str] = {}
@@ -62,7 +63,7 @@ def _apply(module: ModuleType, hook: Hook) -> str:
     try:
         wrapper = _load(hook.wrapper)
         if hook.attribute:
-            wrapt.wrap_function_wrapper(module, hook.attribute, wrapper)
+            patch.wrap(module, hook.attribute, wrapper)
         else:
             wrapper(module)
     except AttributeError:

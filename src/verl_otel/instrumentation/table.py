@@ -10,7 +10,7 @@ class Hook:
     """One place in verl.
 
     ``feature`` groups rows that stand or fall together (and names them in ``VERL_OTEL_DISABLED_HOOKS``); ``wrapper``
-    is ``module:function`` below ``verl_otel.instrumentation``, a wrapt wrapper, or a function of the module when
+    is ``module:function`` below ``verl_otel.instrumentation``, a hook of ``patch``, or a function of the module when
     ``attribute`` is empty; ``seen`` says what it shows; ``versions`` are the verl releases that it was tried with.
     """
 

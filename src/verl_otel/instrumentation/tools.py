@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-import wrapt
-
+from verl_otel.instrumentation import patch
 from verl_otel.telemetry import guard, trajectories
 from verl_otel.telemetry.trajectories import ToolCall
 
@@ -70,7 +69,7 @@ def _hook_class(tool: type) -> None:
         if "execute" in vars(owner):
             if owner not in _hooked_classes:
                 _hooked_classes.add(owner)
-                wrapt.wrap_function_wrapper(owner, "execute", tool_body)
+                patch.wrap(owner, "execute", tool_body)
             break
     _hooked_classes.add(tool)
 

@@ -100,10 +100,10 @@ class _Scope(Generic[T]):
         return clone
 
     def __enter__(self) -> T:
-        entered: T | None = None
+        entered: Any = None
         with guard.guarded(self.feature):
             entered = self._enter()
-        return cast(Any, entered)
+        return cast(T, entered)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import socket
@@ -40,6 +41,7 @@ REMOVED = "[removed]"
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_./-]")
 _MAX_GAUGES = 2_000
 _gauges: dict[str, str] = {}
+_process = os.urandom(6).hex()
 _metrics_sent = itertools.count()
 
 
@@ -93,7 +95,7 @@ def metrics(data: Mapping[str, Any], step: int, epoch: int | None = None) -> dic
             scalars[str(key)] = plain
     ids = sdk.run.step(step)
     attributes: dict[str, Any] = {
-        semconv.EVENT_ID: f"metrics/{sdk.run.attempt}/{os.getpid()}/{next(_metrics_sent)}",
+        semconv.EVENT_ID: f"metrics/{sdk.run.attempt}/{_process}/{os.getpid()}/{next(_metrics_sent)}",
         semconv.STEP: step,
     }
     if epoch is None and isinstance(scalars.get("training/epoch"), (int, float)):
@@ -106,7 +108,8 @@ def metrics(data: Mapping[str, Any], step: int, epoch: int | None = None) -> dic
     sdk.event(semconv.Event.METRICS, attributes, scalars, ids=ids)
     for key, value in scalars.items():
         name = gauge_name(key)
-        if name and isinstance(value, (int, float)) and not isinstance(value, bool):
+        # The SDK refuses NaN and infinities in a gauge; the event carries them.
+        if name and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             sdk.gauge(name, float(value), {}, ids)
     return scalars
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from verl_otel.cli import render
+from verl_otel.cli.render import Column
 from verl_otel.cli.trajectories import add_run, resolve
 from verl_otel.collector.archive.metrics import metrics
 from verl_otel.collector.archive.model import MetricValue
@@ -21,6 +22,7 @@ examples:
   verl-otel metrics RUN --key 'critic/rewards/*' --step 200-230
   verl-otel metrics --key 'val-core/*' --json
 """
+_COLUMNS: Final = (Column("step", right=True), Column("key"), Column("value", right=True))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -59,4 +61,4 @@ def _show(found: list[MetricValue]) -> None:
         ]
         for item in found
     ]
-    render.put(render.table((("step", "right"), ("key", "left"), ("value", "right")), rows))
+    render.put(render.table(_COLUMNS, rows))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -134,20 +134,42 @@ def seconds(value: float | None) -> str:
     return f"{minutes}m{rest:02d}s" if minutes < 120 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # rich would end the process with code 1; ``answer`` knows what to do.
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """A console on stdout; without a terminal it has no colors and is wide, so that tables are not folded."""
     terminal = sys.stdout.isatty()
     width = None if terminal or os.environ.get("COLUMNS") else _PIPED_WIDTH
-    return Console(width=width, highlight=False, emoji=False, markup=False, soft_wrap=False)
+    return _Console(width=width, highlight=False, emoji=False, markup=False, soft_wrap=False)
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text]]) -> Table:
-    """``columns``: heading and ``left`` or ``right``."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, side in columns:
-        made.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
+class Column(NamedTuple):
+    """``drop``: in a terminal too narrow for all, the columns with the highest number go first; 0 never goes."""
+
+    heading: str
+    right: bool = False
+    drop: int = 0
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
+    widths = [
+        max([len(column.heading), *(row[index].cell_len for row in rows)]) for index, column in enumerate(columns)
+    ]
+    shown = list(range(len(columns)))
+    room = console().width
+    for index in sorted(shown, key=lambda index: -columns[index].drop):
+        if columns[index].drop == 0 or sum(widths[kept] + 1 for kept in shown) - 1 <= room:
+            break
+        shown.remove(index)
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for index in shown:
+        made.add_column(columns[index].heading, justify="right" if columns[index].right else "left", no_wrap=True)
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(row[index] for index in shown))
     return made
 
 

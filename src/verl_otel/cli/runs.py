@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel.cli import render
+from verl_otel.cli.render import Column
 from verl_otel.collector.archive.model import Run
 from verl_otel.collector.archive.runs import runs
 
@@ -18,15 +19,15 @@ examples:
   verl-otel runs --home /data/otel --json | jq '.[0].status'
 """
 _COLUMNS: Final = (
-    ("run", "left"),
-    ("project", "left"),
-    ("experiment", "left"),
-    ("status", "left"),
-    ("attempt", "right"),
-    ("started (UTC)", "left"),
-    ("last record (UTC)", "left"),
-    ("steps", "right"),
-    ("trajectories", "right"),
+    Column("run"),
+    Column("project", drop=3),
+    Column("experiment", drop=1),
+    Column("status"),
+    Column("attempt", right=True, drop=2),
+    Column("started (UTC)", drop=4),
+    Column("last record (UTC)", drop=5),
+    Column("steps", right=True),
+    Column("trajectories", right=True),
 )
 _STYLES: Final = {"running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "interrupted": "yellow"}
 

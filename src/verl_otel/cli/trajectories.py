@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from verl_otel.cli import render
+from verl_otel.cli.render import Column
 from verl_otel.collector.archive.model import QueryError, Trajectory
 from verl_otel.collector.archive.reader import Reader
 from verl_otel.collector.archive.trajectories import SORT_KEYS, Comparison, Filter, Range, trajectories
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _EXAMPLES: Final = """\
 examples:
   verl-otel trajectories                              the latest run's
-  verl-otel trajectories RUN --step 230 --sort reward
+  verl-otel trajectories RUN --step 230 --sort reward --desc
   verl-otel trajectories --step 200-230 --reward '<0.5' --tool-error
   verl-otel trajectories --partition val --min-reward 0.2 --max-reward 0.8 --limit 20
   verl-otel trajectories --group 1f3a --json | jq '.[].trace_id'
@@ -26,22 +27,22 @@ examples:
 _DEFAULT_LIMIT: Final = 50
 _SHORT: Final = 12
 _COLUMNS: Final = (
-    ("trace", "left"),
-    ("step", "right"),
-    ("part", "left"),
-    ("group", "left"),
-    ("#", "right"),
-    ("agent", "left"),
-    ("reward", "right"),
-    ("adv", "right"),
-    ("outcome", "left"),
-    ("turns", "right"),
-    ("tools", "right"),
-    ("errs", "right"),
-    ("in tok", "right"),
-    ("out tok", "right"),
-    ("dur", "right"),
-    ("status", "left"),
+    Column("trace"),
+    Column("step", right=True),
+    Column("part", drop=5),
+    Column("group", drop=7),
+    Column("#", right=True, drop=8),
+    Column("agent", drop=6),
+    Column("reward", right=True),
+    Column("adv", right=True, drop=1),
+    Column("outcome"),
+    Column("turns", right=True),
+    Column("tools", right=True),
+    Column("errs", right=True),
+    Column("in tok", right=True, drop=4),
+    Column("out tok", right=True, drop=3),
+    Column("dur", right=True, drop=2),
+    Column("status", drop=9),
 )
 
 
@@ -71,8 +72,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--outcome", metavar="NAME", help="trained, filtered, stale or failed")
     parser.add_argument("--group", metavar="ID", help="the siblings of one prompt: a group's id or its beginning")
     parser.add_argument(
-        "--sort", default="started", metavar="KEY", help=f"one of {', '.join(SORT_KEYS)}; -KEY (as --sort=-KEY) falls"
+        "--sort", default="started", metavar="KEY", help=f"one of {', '.join(SORT_KEYS)}; unknown values come last"
     )
+    parser.add_argument("--desc", action="store_true", help="sort falling")
     parser.add_argument("--limit", type=int, metavar="N", help=f"at most N (default: {_DEFAULT_LIMIT}, 0: all)")
     render.add_common(parser)
     parser.set_defaults(run=run)
@@ -118,7 +120,7 @@ def _filter(args: argparse.Namespace) -> Filter:
         agent=args.agent,
         outcome=args.outcome,
         group=args.group,
-        sort=args.sort,
+        sort=f"-{args.sort}" if args.desc else args.sort,
         limit=limit or None,
     )
 

@@ -270,6 +270,17 @@ def test_an_empty_archive_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_a_broken_file_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive(tmp_path, small_run(RUN))
+    file = next(tmp_path.glob("archive/signal=events/*/*.parquet"))
+    file.write_bytes(b"no Parquet")
+    assert call("metrics", RUN, "--home", str(tmp_path)) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"verl-otel metrics: {tmp_path}/archive: cannot be read: ")
+    assert file.name in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", [runs, trajectories, show, metrics])
 def test_help_has_examples(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     name = command.__name__.rpartition(".")[2]

@@ -1,7 +1,8 @@
 """How the commands that read the archive print: JSON for programs, rich tables for people, one line for mistakes.
 
-Exit codes: 0 the question was answered (an empty list is an answer), 2 it cannot be (an unknown run or trace, a
-filter that is none, no such folder): one line on stderr says what, where and what instead.
+Exit codes: 0 the question was answered (an empty list is an answer), 1 the archive cannot be read, 2 the question
+is a mistake (an unknown run or trace, a filter that is none, no such folder). With 1 and 2, one line on stderr says
+what, where and what instead.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from verl_otel.collector.archive.model import QueryError
+from verl_otel.collector.archive.model import QueryError, Unreadable
 from verl_otel.collector.archive.reader import Reader
 
 OK: Final = 0
+UNREADABLE: Final = 1
 MISTAKE: Final = 2
 
 _PIPED_WIDTH: Final = 200
@@ -48,9 +50,9 @@ def answer(command: str, args: argparse.Namespace, ask: Callable[[Reader], _T], 
     """Ask the archive and print what it says, as JSON or with ``show``; returns the exit code."""
     try:
         found = ask(Reader(args.home))
-    except QueryError as mistake:
-        print(f"verl-otel {command}: {clean(str(mistake))}", file=sys.stderr)
-        return MISTAKE
+    except (QueryError, Unreadable) as problem:
+        hint(f"verl-otel {command}: {problem}")
+        return MISTAKE if isinstance(problem, QueryError) else UNREADABLE
     try:
         if args.json:
             print(to_json(found))

@@ -11,6 +11,10 @@ class QueryError(ValueError):
     """A question that cannot be answered as put: an unknown or ambiguous name, a filter that is none. One line."""
 
 
+class Unreadable(Exception):
+    """The archive's files cannot be read: one is broken, or the disk does not answer. One line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """``attempt`` is the last one, ``status`` its; ``steps`` and ``trajectories`` count over all attempts."""

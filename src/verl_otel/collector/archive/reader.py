@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ import duckdb
 
 from verl_otel.collector.archive import layout
 from verl_otel.collector.archive.columns import COLUMNS, DUCKDB_TYPES
-from verl_otel.collector.archive.model import QueryError
+from verl_otel.collector.archive.model import QueryError, Unreadable
 
 _ATTEMPTS: Final = 5
 _MEMORY: Final = "1GB"
@@ -78,7 +79,7 @@ class Reader:
         """Rows of ``sql``, where ``{spans}``, ``{events}`` and ``{metrics}`` are tables of ``runs`` (``None``: all).
 
         Values go in as ``$name`` parameters only. The tables may hold records twice (a sender that tried again).
-        Raises ``QueryError`` when the files cannot be read.
+        Raises ``Unreadable`` when the files cannot be read.
         """
         error: Exception | None = None
         for _ in range(_ATTEMPTS):
@@ -90,14 +91,15 @@ class Reader:
                     tables[signal] = _table(signal, bool(files))
                     if files:
                         values[f"files_{signal}"] = files
-            with duckdb.connect(config={"memory_limit": _MEMORY}) as connection:
-                connection.execute("SET preserve_insertion_order = false; SET TimeZone = 'UTC'")
-                try:
-                    return connection.execute(sql.format(**tables), values).fetchall()
-                except duckdb.IOException as missing:
-                    # Files were merged between the listing and the reading: list again.
-                    error = missing
-        raise QueryError(f"{layout.archive_dir(self.home)}: cannot be read: {str(error).splitlines()[0]}")
+            try:
+                return _run(sql.format(**tables), values)
+            except duckdb.IOException as missing:
+                # Files were merged between the listing and the reading: list again.
+                error = missing
+            except duckdb.InvalidInputException as broken:
+                error = broken
+                break
+        raise Unreadable(f"{layout.archive_dir(self.home)}: cannot be read: {str(error).splitlines()[0]}")
 
     def _files(self, signal: str, runs: Iterable[str] | None) -> list[str]:
         folders = layout.run_dirs(self.home, signal)
@@ -112,10 +114,17 @@ class Reader:
             return known
         for signal in layout.SIGNALS:
             for path in layout.part_files(layout.run_dirs(self.home, signal).get(name, Path(os.devnull))):
-                with duckdb.connect() as connection:
-                    rows = connection.execute("SELECT run_id FROM read_parquet($1) LIMIT 1", [_literal(path)])
-                    return str(rows.fetchall()[0][0])
+                rows = _run("SELECT run_id FROM read_parquet($file) LIMIT 1", {"file": _literal(path)})
+                return str(rows[0][0])
         return name
+
+
+def _run(sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    # What does not fit in memory must not be spilled into the folder that the user happens to be in.
+    with tempfile.TemporaryDirectory(prefix="verl-otel-") as spill:
+        options: dict[str, Any] = {"memory_limit": _MEMORY, "temp_directory": spill, "preserve_insertion_order": False}
+        with duckdb.connect(config=options) as connection:
+            return connection.execute(sql, values).fetchall()
 
 
 def _table(signal: str, has_files: bool) -> str:

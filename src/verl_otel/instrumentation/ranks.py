@@ -15,7 +15,7 @@ from typing import Any
 from verl_otel import semconv
 from verl_otel.telemetry import guard, state
 from verl_otel.telemetry.sdk import parent
-from verl_otel.telemetry.trajectories import set_error, span_ids
+from verl_otel.telemetry.spans import set_error, span_ids
 
 _step: int | None = None
 _calls: Counter[str] = Counter()

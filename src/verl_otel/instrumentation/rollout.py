@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from verl_otel import semconv
-from verl_otel.telemetry import content, events, guard, state, trajectories
+from verl_otel.telemetry import content, events, guard, rewards, state, trajectories
 from verl_otel.telemetry.trajectories import Trajectory
 
 _in_turn: ContextVar[bool] = ContextVar("verl_otel_in_turn", default=False)
@@ -188,7 +188,7 @@ def _record(
     manager = ""
     with contextlib.suppress(AttributeError):
         manager = str(worker.config.reward.reward_manager.name)
-    trajectories.record_reward(
+    rewards.record(
         trajectory,
         final.reward_score,
         final.extra_fields.get("reward_extra_info") or {},

@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_otel.instrumentation import patch
 from verl_otel.telemetry import guard, trajectories
-from verl_otel.telemetry.trajectories import ToolCall
+from verl_otel.telemetry.tool_calls import ToolCall
 
 _call: ContextVar[ToolCall | None] = ContextVar("verl_otel_tool_call", default=None)
 _hooked_classes: set[type] = set()

@@ -12,16 +12,18 @@ import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import Token
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from verl_otel import semconv
-from verl_otel.telemetry import content, events, guard, run, state, steps, trajectories
+from verl_otel.telemetry import content, events, guard, rewards, run, state, steps, trajectories
 from verl_otel.telemetry.run import Run
 from verl_otel.telemetry.settings import Settings, disabled
-from verl_otel.telemetry.trajectories import ToolCall, Trajectory
+from verl_otel.telemetry.tool_calls import ToolCall
+from verl_otel.telemetry.trajectories import Trajectory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,11 +86,15 @@ def shutdown(status: str = "finished", timeout_s: float | None = None) -> None:
 
 
 class _Scope(Generic[T]):
-    """A context manager and a decorator, of sync and async code. A context manager's object serves one use at a time."""
+    """A context manager and a decorator, of sync and async code. One object serves one use at a time."""
 
     feature = "api"
 
-    def _enter(self) -> T:
+    def _new_handle(self) -> T:
+        """What ``with … as`` gives, also when entering fails."""
+        raise NotImplementedError
+
+    def _enter(self, handle: T) -> None:
         raise NotImplementedError
 
     def _exit(self, error: BaseException | None) -> None:
@@ -100,10 +106,10 @@ class _Scope(Generic[T]):
         return clone
 
     def __enter__(self) -> T:
-        entered: Any = None
+        handle = self._new_handle()
         with guard.guarded(self.feature):
-            entered = self._enter()
-        return cast(T, entered)
+            self._enter(handle)
+        return handle
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
@@ -147,7 +153,10 @@ class training_step(_Scope[None]):
     def __init__(self, step: int, epoch: int | None = None) -> None:
         self._step, self._epoch = step, epoch
 
-    def _enter(self) -> None:
+    def _new_handle(self) -> None:
+        return None
+
+    def _enter(self, handle: None) -> None:
         steps.begin(self._step, self._epoch)
 
     def _exit(self, error: BaseException | None) -> None:
@@ -160,12 +169,18 @@ class phase(_Scope[None]):
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._context: AbstractContextManager[None] | None = None
 
-    def _enter(self) -> None:
+    def _new_handle(self) -> None:
+        return None
+
+    def _enter(self, handle: None) -> None:
         self._context = steps.phase(self._name)
         self._context.__enter__()
 
     def _exit(self, error: BaseException | None) -> None:
+        if self._context is None:
+            return
         # The generator behind the context re-raises what it is given; our caller's exception goes on by itself.
         try:
             self._context.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
@@ -177,8 +192,8 @@ class phase(_Scope[None]):
 class TrajectoryHandle:
     """What ``with trajectory(…) as t`` gives: a place for the output."""
 
-    def __init__(self, trajectory: Trajectory | None) -> None:
-        self._trajectory = trajectory
+    def __init__(self) -> None:
+        self._trajectory: Trajectory | None = None
         self.attributes: dict[str, Any] = {}
 
     @property
@@ -238,8 +253,11 @@ class trajectory(_Scope[TrajectoryHandle]):
         self._handle: TrajectoryHandle | None = None
         self._token: Token[Trajectory | None] | None = None
 
-    def _enter(self) -> TrajectoryHandle:
-        self._handle = TrajectoryHandle(None)
+    def _new_handle(self) -> TrajectoryHandle:
+        self._handle = TrajectoryHandle()
+        return self._handle
+
+    def _enter(self, handle: TrajectoryHandle) -> None:
         sdk = state.sdk()
         if sdk is not None:
             step = self._step if self._step is not None else steps.current_step()
@@ -251,9 +269,8 @@ class trajectory(_Scope[TrajectoryHandle]):
                 link_step=step is not None,
                 **self._arguments,
             )
-            self._handle = TrajectoryHandle(started)
+            handle._trajectory = started
             self._token = trajectories.current.set(started)
-        return self._handle
 
     def _exit(self, error: BaseException | None) -> None:
         if self._token is not None:
@@ -315,12 +332,14 @@ class turn(_Scope[TurnHandle]):
         self._handle = TurnHandle()
         self._open: tuple[Trajectory, Any] | None = None
 
-    def _enter(self) -> TurnHandle:
+    def _new_handle(self) -> TurnHandle:
         self._handle = TurnHandle()
+        return self._handle
+
+    def _enter(self, handle: TurnHandle) -> None:
         owner = trajectories.current.get()
         if owner is not None:
             self._open = (owner, owner.start_turn(self._prompt_ids, self._inputs, self._request))
-        return self._handle
 
     def _exit(self, error: BaseException | None) -> None:
         if self._open is not None:
@@ -355,14 +374,16 @@ class tool_call(_Scope[ToolHandle]):
         self._handle = ToolHandle()
         self._call: ToolCall | None = None
 
-    def _enter(self) -> ToolHandle:
+    def _new_handle(self) -> ToolHandle:
         self._handle = ToolHandle()
+        return self._handle
+
+    def _enter(self, handle: ToolHandle) -> None:
         owner = trajectories.current.get()
         if owner is not None:
             given = self._arguments
             text = given if isinstance(given, str) else content.to_json({} if given is None else given)
             self._call = ToolCall(owner, self._name, text, self._call_id)
-        return self._handle
 
     def _exit(self, error: BaseException | None) -> None:
         if self._call is not None:
@@ -382,7 +403,7 @@ def reward(score: float, /, *, manager: str = "", **parts: Any) -> None:
     owner = trajectories.current.get()
     if owner is not None:
         with guard.guarded("rewards"):
-            trajectories.record_reward(owner, float(score), parts, time.time_ns(), manager)
+            rewards.record(owner, float(score), parts, time.time_ns(), manager)
 
 
 def track_metric(name: str | Mapping[str, Any], value: Any = None, step: int | None = None) -> None:

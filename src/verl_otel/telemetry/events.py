@@ -31,9 +31,7 @@ _VERSIONS = (
 )
 _SECRET = re.compile(r"(secret|passw|token|api_?key|credential|private_?key|authorization)", re.IGNORECASE)
 # Names with "token" in them that are settings of verl's, not secrets
-_NOT_SECRET = re.compile(
-    r"(tokens?_|_tokens?$|tokenizer|token_level|token2text|per_token|num_token|max_token)", re.IGNORECASE
-)
+_NOT_SECRET = re.compile(r"(tokens|tokenizer|token_(level|len|num|id)|token2text|per_token|max_token)", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
     r"^(sk-|hf_[A-Za-z0-9]{20,}|gh[pousr]_|xox[abp]-|AKIA[0-9A-Z]{16}|eyJ[A-Za-z0-9_-]+\.)|://[^/\s:@]+:[^/\s@]+@"
 )
@@ -81,7 +79,7 @@ def run_finished(run: Run, status: str, exit_code: int | None = None, error: Bas
 
 
 def metrics(data: Mapping[str, Any], step: int, epoch: int | None = None) -> dict[str, Any]:
-    """Emit ``verl.metrics`` with every scalar of ``data`` under its own key, and set their gauges; returns the scalars."""
+    """Emit ``verl.metrics`` with every scalar of ``data`` under its own key, set their gauges, return them."""
     sdk = state.sdk()
     if sdk is None:
         return {}

@@ -19,7 +19,7 @@ from verl_otel import semconv
 from verl_otel.identity import SpanId
 from verl_otel.telemetry import guard, state
 from verl_otel.telemetry.sdk import Sdk, otlp_context, parent
-from verl_otel.telemetry.trajectories import set_error
+from verl_otel.telemetry.spans import set_error
 
 MAX_LINKS = 128
 _HEADLINES = (

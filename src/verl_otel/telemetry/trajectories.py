@@ -8,19 +8,19 @@ times that were measured.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind
 
 from verl_otel import identity, semconv
 from verl_otel.identity import SpanId
-from verl_otel.telemetry import content, guard, state
+from verl_otel.telemetry import content, state
 from verl_otel.telemetry.sdk import Sdk, parent
+from verl_otel.telemetry.spans import set_error, span_ids
 
 current: ContextVar[Trajectory | None] = ContextVar("verl_otel_trajectory", default=None)
 
@@ -64,7 +64,9 @@ class Trajectory:
         self.policy_end: Any = None
         self.reward: float | None = None
         self.finish_reason = ""
+        self.tool_messages: list[dict[str, Any]] = []
         self.tools_since_turn = 0
+        self.prompt_messages: Any = None
         self._sequence: list[int] = []
         self._decode: Decode | None = None
         self._decoder: content.PieceDecoder | None = None
@@ -95,7 +97,7 @@ class Trajectory:
         messages: Any = None,
         request: Mapping[str, Any] | None = None,
     ) -> _Turn:
-        """Start an engine call whose input is ``prompt_ids`` (the whole sequence so far) or ``messages`` (what is new)."""
+        """Start an engine call with ``prompt_ids`` (the whole sequence so far) or ``messages`` (what is new)."""
         attributes: dict[str, Any] = {
             semconv.SPAN_TYPE: semconv.SpanType.TURN,
             semconv.OPERATION: "chat",
@@ -113,6 +115,10 @@ class Trajectory:
         span = self.sdk.start_span(name, attributes, context=parent(self.ids), kind=SpanKind.CLIENT, start_ns=start_ns)
         turn = _Turn(span, self.turns, start_ns, messages=messages)
         self.turns += 1
+        # What the tools called since the turn before answered is this turn's new input.
+        answers, self.tool_messages, self.tools_since_turn = self.tool_messages, [], 0
+        if messages is None and state.content():
+            turn.messages = answers or (self.prompt_messages if turn.index == 0 else None)
         if prompt_ids is not None:
             turn.offset = content.common_prefix(prompt_ids, self._sequence)
             turn.new_ids = list(prompt_ids[turn.offset :])
@@ -151,9 +157,8 @@ class Trajectory:
             self.finish_reason = finish_reason
         if error is not None:
             set_error(turn.span, error)
-        tools, self.tools_since_turn = self.tools_since_turn, 0
         turn.output_text = output_text
-        job = (turn, list(output_ids or ()), list(log_probs or ()), tools > 0, finish_reason)
+        job = (turn, list(output_ids or ()), list(log_probs or ()), finish_reason)
         if not state.background.submit(self._finish_turn_content, *job):
             self._end_turn(turn)
 
@@ -162,14 +167,13 @@ class Trajectory:
         turn: _Turn,
         output_ids: list[int],
         log_probs: list[float],
-        after_tools: bool,
         finish_reason: str,
     ) -> None:
         if self._waiting is not None:
             self._end_turn(self._waiting)
             self._waiting = None
         try:
-            self._add_content(turn, output_ids, log_probs, after_tools, finish_reason)
+            self._add_content(turn, output_ids, log_probs, finish_reason)
         finally:
             if self._decoder is not None and self._decoder.held:
                 # Its last character is incomplete; the next turn, or the end of the trajectory, tells what it is.
@@ -182,7 +186,6 @@ class Trajectory:
         turn: _Turn,
         output_ids: list[int],
         log_probs: list[float],
-        after_tools: bool,
         finish_reason: str,
     ) -> None:
         attrs = turn.attributes
@@ -212,7 +215,7 @@ class Trajectory:
         elif turn.index and turn.new_ids and self._decode is not None:
             text = self._decode(turn.new_ids, skip_special_tokens=True)
             message = {
-                "role": "tool" if after_tools else "user",
+                "role": "user",
                 "parts": [{"type": "text", "content": text}],
             }
             self.put_text(attrs, semconv.INPUT_MESSAGES, content.to_json([message]))
@@ -312,6 +315,7 @@ def start(
     span = sdk.start_span(f"invoke_agent {agent}", attrs, ids=ids, links=[sdk.run.step(step)] if link_step else ())
     trajectory = Trajectory(sdk, span, ids, partition, step, sdk.run.model)
     trajectory.group, trajectory.session = group, session
+    trajectory.prompt_messages = messages
     if messages is not None and state.content():
         text: dict[str, Any] = {}
         trajectory.put_text(text, semconv.INPUT_MESSAGES, content.to_json(content.genai_messages(messages)))
@@ -328,144 +332,3 @@ def selected(sdk: Sdk, partition: str, step: int, group: str) -> bool:
         return budget > 0
     share = identity.step_context(f"{partition}/{group}", 0, step).span_id / 2**64
     return share < budget / rolled_out
-
-
-def tool_error(span: trace.Span, kind: str, message: str) -> None:
-    """Mark a tool call that could not be made, or whose failure came back as text."""
-    span.set_attribute(semconv.ERROR_TYPE, kind)
-    span.set_status(Status(StatusCode.ERROR, message))
-
-
-def set_error(span: trace.Span, error: BaseException) -> None:
-    """Mark ``span`` as failed by ``error``, with its stack as an exception event."""
-    span.set_attribute(semconv.ERROR_TYPE, type(error).__name__)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8_000:]
-    span.add_event(
-        "exception",
-        {
-            "exception.type": type(error).__name__,
-            "exception.message": str(error),
-            "exception.stacktrace": stack,
-        },
-    )
-
-
-class ToolCall:
-    """One open tool call of a trajectory."""
-
-    def __init__(self, trajectory: Trajectory, name: str, arguments: str, call_id: str | None) -> None:
-        self.trajectory = trajectory
-        self.name = name
-        self.error_type = ""
-        self.returned = False
-        self._start_ns = time.time_ns()
-        turn = max(0, trajectory.turns - 1)
-        attributes: dict[str, Any] = {
-            semconv.SPAN_TYPE: semconv.SpanType.TOOL,
-            semconv.OPERATION: "execute_tool",
-            semconv.TOOL_NAME: name,
-            semconv.TOOL_TYPE: "function",
-            semconv.TOOL_CALL_ID: call_id or f"call_{turn}_{trajectory.tools_since_turn}",
-            semconv.TURN_INDEX: turn,
-            semconv.STEP: trajectory.step,
-            semconv.PARTITION: trajectory.partition,
-        }
-        trajectory.put_text(attributes, semconv.TOOL_ARGUMENTS, arguments)
-        trajectory.tool_calls += 1
-        trajectory.tools_since_turn += 1
-        self.span = trajectory.sdk.start_span(
-            f"execute_tool {name}", attributes, context=parent(trajectory.ids), start_ns=self._start_ns
-        )
-
-    def fail(self, error: BaseException) -> None:
-        """The tool raised ``error``."""
-        self.error_type = type(error).__name__
-        set_error(self.span, error)
-
-    def refuse(self, kind: str, message: str) -> None:
-        """The tool could not be called, or its failure came back as ``message``."""
-        self.error_type = kind
-        tool_error(self.span, kind, message)
-
-    def finish(self, result: str, reward: float | None = None) -> None:
-        """End the call with the text that the model gets to see."""
-        trajectory = self.trajectory
-        if self.error_type:
-            trajectory.tool_errors += 1
-        attributes: dict[str, Any] = {}
-        trajectory.put_text(attributes, semconv.TOOL_RESULT, result)
-        if reward is not None:
-            attributes[semconv.TOOL_REWARD] = float(reward)
-        self.span.set_attributes(attributes)
-        end_ns = time.time_ns()
-        self.span.end(end_ns)
-        labels = {semconv.TOOL_NAME: self.name, semconv.ERROR_TYPE: self.error_type or ""}
-        labels = {name: value for name, value in labels.items() if value}
-        seconds = (end_ns - self._start_ns) / 1e9
-        trajectory.sdk.histogram(semconv.Metric.TOOL_DURATION, seconds, labels, span_ids(self.span), "s")
-
-
-def record_reward(
-    trajectory: Trajectory,
-    score: float | None,
-    parts: Mapping[str, Any],
-    start_ns: int,
-    manager: str = "",
-    error: BaseException | None = None,
-) -> None:
-    """Emit a trajectory's ``compute_reward`` span and an evaluation event for the reward and each of its parts."""
-    attributes: dict[str, Any] = {
-        semconv.SPAN_TYPE: semconv.SpanType.REWARD,
-        semconv.STEP: trajectory.step,
-        semconv.PARTITION: trajectory.partition,
-    }
-    if manager:
-        attributes[semconv.REWARD_MANAGER] = manager
-    values = {name: content.scalar(value) for name, value in parts.items()}
-    known = {name: value for name, value in values.items() if value is not None}
-    if len(known) < len(values):
-        guard.count("skipped.reward_parts", len(values) - len(known))
-    if score is not None:
-        trajectory.reward = float(score)
-        attributes[semconv.REWARD] = trajectory.reward
-    attributes.update({semconv.REWARD_PART_PREFIX + name: value for name, value in known.items()})
-    span = trajectory.sdk.start_span(
-        semconv.SPAN_REWARD,
-        attributes,
-        ids=identity.reward_context(trajectory.ids),
-        context=parent(trajectory.ids),
-        start_ns=start_ns,
-    )
-    if error is not None:
-        set_error(span, error)
-    span.end()
-    trajectory.span.set_attributes(
-        {
-            name: value
-            for name, value in attributes.items()
-            if name.startswith((semconv.REWARD, semconv.REWARD_PART_PREFIX))
-        }
-    )
-    results = ({} if trajectory.reward is None else {"reward": trajectory.reward}) | known
-    for name, value in results.items():
-        score_or_label: dict[str, Any] = (
-            {semconv.EVALUATION_LABEL: value} if isinstance(value, str) else {semconv.EVALUATION_SCORE: float(value)}
-        )
-        trajectory.sdk.event(
-            semconv.Event.EVALUATION,
-            {
-                semconv.EVENT_ID: f"evaluation/{trajectory.ids.trace_id:032x}/{name}",
-                semconv.EVALUATION_NAME: name,
-                semconv.STEP: trajectory.step,
-                semconv.PARTITION: trajectory.partition,
-                **score_or_label,
-            },
-            ids=trajectory.ids,
-        )
-
-
-def span_ids(span: trace.Span) -> SpanId:
-    """The ids of a span of this process."""
-    context = span.get_span_context()
-    return SpanId(context.trace_id, context.span_id)

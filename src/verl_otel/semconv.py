@@ -147,6 +147,8 @@ OUTPUT_INDEX: Final = "verl.trajectory.output_index"
 GENERATION_INDEX: Final = "verl.generation.index"
 RUN_STATUS: Final = "verl.run.status"
 EXIT_CODE: Final = "process.exit.code"
+METRICS_SKIPPED: Final = "verl.metrics.skipped"
+STEP_METRIC_PREFIX: Final = "verl.metric."
 
 
 class Metric:

@@ -136,9 +136,9 @@ def test_everything_is_a_no_op_without_init_and_when_disabled(endpoint: Receiver
 def test_exceptions_of_the_user_pass_through_unchanged(endpoint: Receiver) -> None:
     verl_otel.init(project="p")
     error = KeyError("mine")
-    with pytest.raises(KeyError) as caught:
-        with verl_otel.training_step(1), verl_otel.phase("gen"), verl_otel.trajectory("a"), verl_otel.turn():
-            raise error
+    step, phase = verl_otel.training_step(1), verl_otel.phase("gen")
+    with pytest.raises(KeyError) as caught, step, phase, verl_otel.trajectory("a"), verl_otel.turn():
+        raise error
     assert caught.value is error
     verl_otel.shutdown("failed")
     assert all(span.failed for span in endpoint.spans)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def decode_words(ids: list[int]) -> str:
 def in_pieces(decode, ids: list[int], cuts: list[int]) -> str:
     decoder = PieceDecoder(decode)
     edges = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
-    pieces = [decoder.piece(ids[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [decoder.piece(ids[start:end]) for start, end in itertools.pairwise(edges)]
     return "".join(pieces) + decoder.flush()
 
 

@@ -101,7 +101,7 @@ def metrics(data: Mapping[str, Any], step: int, epoch: int | None = None) -> dic
     if epoch is not None:
         attributes[semconv.EPOCH] = epoch
     if skipped:
-        attributes["verl.metrics.skipped"] = skipped[:64]
+        attributes[semconv.METRICS_SKIPPED] = skipped[:64]
         guard.count("skipped.metrics", len(skipped))
     sdk.event(semconv.Event.METRICS, attributes, scalars, ids=ids)
     for key, value in scalars.items():

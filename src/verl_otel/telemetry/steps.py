@@ -94,7 +94,7 @@ def end(metrics: Mapping[str, Any] | None = None, error: BaseException | None = 
     attributes = {}
     for key, value in (metrics or {}).items():
         if (key in _HEADLINES or key.startswith("val-core/")) and isinstance(value, (int, float)):
-            attributes[f"verl.metric.{key}"] = value
+            attributes[semconv.STEP_METRIC_PREFIX + key] = value
     duration = (metrics or {}).get("timing_s/step")
     if isinstance(duration, (int, float)):
         attributes[semconv.STEP_DURATION] = float(duration)

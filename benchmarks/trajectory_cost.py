@@ -45,7 +45,7 @@ one(-1); state.flush(10)
 t = time.process_time()
 for i in range(n): one(i)
 state.flush(60)
-print((time.process_time() - t) / n / turns * 1e6)
+print((time.process_time() - t) / n / turns * 1e6, flush=True)
 os._exit(0)
 """
 STOCK = """
@@ -74,7 +74,7 @@ one(-1); provider.force_flush()
 t = time.process_time()
 for i in range(n): one(i)
 provider.force_flush()
-print((time.process_time() - t) / n / turns * 1e6)
+print((time.process_time() - t) / n / turns * 1e6, flush=True)
 os._exit(0)
 """
 

@@ -22,6 +22,11 @@ RUN = "20260101-000000-abc123"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]no[/] :smile: \u202egnirts \x9b31m"
 
 
+@pytest.fixture(autouse=True)
+def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def call(*argv: str) -> int:
     parser = argparse.ArgumentParser(prog="verl-otel")
     subparsers = parser.add_subparsers(required=True)

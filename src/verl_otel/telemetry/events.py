@@ -129,7 +129,7 @@ def gauge_name(key: str) -> str:
 def generations(samples: Sequence[Sequence[Any]], step: int) -> None:
     """Emit ``verl.generation`` for each validation sample ``(input, output, score[, ground truth])``."""
     sdk = state.sdk()
-    if sdk is None or not state.content():
+    if sdk is None or not sdk.capture:
         return
     for index, sample in enumerate(samples):
         names = ("input", "output", "score", "ground_truth")

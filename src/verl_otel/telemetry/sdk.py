@@ -30,7 +30,7 @@ from verl_otel.identity import SpanId
 from verl_otel.telemetry import guard
 from verl_otel.telemetry.outlet import Exporter, Outlet, calm, quietly
 from verl_otel.telemetry.run import Run
-from verl_otel.telemetry.settings import Settings
+from verl_otel.telemetry.settings import Settings, capture_content
 
 _METRIC_INTERVAL_MS = 10_000
 _EXPORTER_CLASSES = {"traces": "OTLPSpanExporter", "logs": "OTLPLogExporter", "metrics": "OTLPMetricExporter"}
@@ -114,6 +114,8 @@ class Sdk:
     def __init__(self, settings: Settings, run: Run, role: Mapping[str, Any]) -> None:
         self.settings = settings
         self.run = run
+        # Whether messages, tool arguments and results may leave the process
+        self.capture = capture_content()
         resource = _resource(run, role)
         self._ids = ComputedIds()
         self._spans = self._outlet("spans", "traces")

@@ -13,7 +13,7 @@ from verl_otel import semconv
 from verl_otel.telemetry import guard, run
 from verl_otel.telemetry.background import Background
 from verl_otel.telemetry.sdk import Sdk
-from verl_otel.telemetry.settings import SettingError, Settings, capture_content, disabled
+from verl_otel.telemetry.settings import SettingError, Settings, disabled
 
 background = Background()
 
@@ -65,11 +65,6 @@ def _make() -> Sdk | None:
                 atexit.register(shutdown)
             _off = _sdk is None
     return _sdk
-
-
-def content() -> bool:
-    """Whether texts may leave this process."""
-    return capture_content()
 
 
 def flush_soon() -> None:

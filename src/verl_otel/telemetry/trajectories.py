@@ -78,13 +78,13 @@ class Trajectory:
 
     def decode_with(self, decode: Decode | None) -> None:
         """Use ``decode(ids)`` (a tokenizer's) for the texts of turns that have token ids."""
-        if decode is not None and self.sdk.settings.token2text and state.content():
+        if decode is not None and self.sdk.settings.token2text and self.sdk.capture:
             self._decode = decode
             self._decoder = content.PieceDecoder(lambda ids: decode(ids))
 
     def put_text(self, attributes: dict[str, Any], name: str, text: str) -> None:
         """Put ``text`` among ``attributes`` if content is captured, cut to the limit."""
-        if state.content() and text:
+        if self.sdk.capture and text:
             attributes[name], cut = content.clip(text, self.sdk.settings.max_length)
             if cut:
                 attributes[semconv.CONTENT_TRUNCATED] = True
@@ -117,7 +117,7 @@ class Trajectory:
         self.turns += 1
         # What the tools called since the turn before answered is this turn's new input.
         answers, self.tool_messages, self.tools_since_turn = self.tool_messages, [], 0
-        if messages is None and state.content():
+        if messages is None and self.sdk.capture:
             turn.messages = answers or (self.prompt_messages if turn.index == 0 else None)
         if prompt_ids is not None:
             turn.offset = content.common_prefix(prompt_ids, self._sequence)
@@ -193,7 +193,7 @@ class Trajectory:
         if numbers:
             attrs[semconv.LOGPROB_MEAN] = float(sum(numbers) / len(numbers))
             attrs[semconv.LOGPROB_MIN] = float(min(numbers))
-        if not state.content():
+        if not self.sdk.capture:
             return
         if output_ids or turn.new_ids:
             attrs[semconv.TURN_INPUT_OFFSET] = turn.offset
@@ -316,7 +316,7 @@ def start(
     trajectory = Trajectory(sdk, span, ids, partition, step, sdk.run.model)
     trajectory.group, trajectory.session = group, session
     trajectory.prompt_messages = messages
-    if messages is not None and state.content():
+    if messages is not None and sdk.capture:
         text: dict[str, Any] = {}
         trajectory.put_text(text, semconv.INPUT_MESSAGES, content.to_json(content.genai_messages(messages)))
         span.set_attributes(text)

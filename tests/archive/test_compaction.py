@@ -96,8 +96,10 @@ def test_an_exchanged_folder_stays_until_no_reader_can_be_listing_it(
     for batch in list(run.batches(1))[:16]:
         writer.deliver(batch)
     staging = layout.staging_dir(tmp_path)
-    assert any(path.is_dir() for path in staging.iterdir())
-    now[0] += 61
+    for now[0] in (0.0, 59.0):
+        writer.tick()
+        assert any(path.is_dir() for path in staging.iterdir())
+    now[0] = 61.0
     writer.tick()
     assert not any(path.is_dir() for path in staging.iterdir())
 

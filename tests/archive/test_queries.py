@@ -155,6 +155,21 @@ def test_attributes_come_back_as_they_were(reader: Reader) -> None:
     assert type(root.attributes["verl.reward.part.format"]) is int
 
 
+def test_an_attribute_of_another_type_than_its_column_is_kept(tmp_path: Path) -> None:
+    odd = {semconv.REWARD: 1, semconv.GROUP_ID: 7, semconv.GROUP_INDEX: "x", semconv.STEP: 2.5, semconv.TURNS: True}
+    run = Run(RUN)
+    run.spans.append(SpanRecord(resource(RUN), "a" * 32, "b" * 16, "", "x", 1, 2, odd))
+    archive(tmp_path, run)
+    reader = Reader(tmp_path)
+    (span,) = show(reader, "aa").spans
+    assert {key: (type(value), value) for key, value in span.attributes.items()} == {
+        key: (type(value), value) for key, value in odd.items()
+    }
+    assert reader.query("SELECT reward, group_id, group_index, step, turns FROM {spans}") == [
+        (1.0, "7", None, None, None)
+    ]
+
+
 def test_a_step_is_shown_with_phases_ranks_and_metrics(reader: Reader) -> None:
     trace = show(reader, find_step(reader, RUN, 2))
     assert (trace.type, trace.step, trace.trajectory, trace.messages, trace.text) == ("step", 2, None, [], None)

@@ -1,0 +1,62 @@
+"""How far a sink is, and what it counted: one small JSON file per sink, replaced as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from verl_otel.collector.records import Position
+
+_SUFFIX = ".cursor.json"
+_START = Position(0, 0)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """``position`` is safe at the destination; the counts are totals since the sink was first configured."""
+
+    sink: str
+    position: Position = _START
+    delivered: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+    rejected: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    pending_bytes: int = 0
+    last_error: str = ""
+    last_error_at: float = 0.0
+    failing: bool = False
+    updated_at: float = 0.0
+
+    @classmethod
+    def load(cls, folder: Path, sink: str) -> Cursor:
+        """The cursor of ``sink``, or a new one at the spool's beginning."""
+        try:
+            loaded = json.loads(_file(folder, sink).read_text())
+        except (OSError, ValueError):
+            return cls(sink)
+        loaded["position"] = Position(*loaded["position"])
+        return cls(**loaded)
+
+    def save(self, folder: Path) -> None:
+        """Replace the file; a crash leaves the old one or the new one."""
+        self.updated_at = time.time()
+        file = _file(folder, self.sink)
+        temporary = file.with_suffix(".new")
+        with temporary.open("w") as handle:
+            json.dump(asdict(self), handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(file)
+
+
+def _file(folder: Path, sink: str) -> Path:
+    return folder / (sink.replace("/", "%2F") + _SUFFIX)
+
+
+def load_all(folder: Path) -> list[Cursor]:
+    """The cursors of all sinks that ever ran on this spool."""
+    names = [file.name.removesuffix(_SUFFIX).replace("%2F", "/") for file in sorted(folder.glob(f"*{_SUFFIX}"))]
+    return [Cursor.load(folder, name) for name in names]

@@ -93,12 +93,10 @@ class Reader:
                         values[f"files_{signal}"] = files
             try:
                 return _run(sql.format(**tables), values)
-            except duckdb.IOException as missing:
-                # Files were merged between the listing and the reading: list again.
-                error = missing
-            except duckdb.InvalidInputException as broken:
-                error = broken
-                break
+            except (duckdb.IOException, duckdb.InvalidInputException) as problem:
+                # Files were merged between the listing and the reading: list again. Old DuckDBs tell this, like a
+                # broken file, as invalid input.
+                error = problem
         raise Unreadable(f"{layout.archive_dir(self.home)}: cannot be read: {str(error).splitlines()[0]}")
 
     def _files(self, signal: str, runs: Iterable[str] | None) -> list[str]:

@@ -1,0 +1,14 @@
+"""Processors: plain callables from batch to batch, made from a piece of YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from verl_otel.collector.processors.resource import resource
+from verl_otel.collector.records import Batch
+
+Processor = Callable[[Batch], Batch]
+
+# name in YAML -> (config, path) -> processor; raises sinks.base.ConfigError
+FACTORIES: dict[str, Callable[[Mapping[str, Any], str], Processor]] = {"resource": resource}

@@ -25,8 +25,8 @@ MIB = 1024 * 1024
 ROOT = Path(__file__).parents[2]
 
 
-def part(number: int, merges: int = 0) -> Path:
-    return Path(layout.Part(Position(0, number), Position(0, number + 1), number, merges).name)
+def part(number: int) -> Path:
+    return Path(layout.Part(Position(0, number), Position(0, number + 1), number).name)
 
 
 def test_files_of_like_size_are_merged_when_there_are_enough() -> None:
@@ -50,13 +50,6 @@ def test_an_idle_runs_few_files_are_merged() -> None:
     assert compaction.choose({part(0): 100}, 128 * MIB, idle=True) == []
 
 
-def test_a_merged_files_name_is_none_of_its_sources() -> None:
-    files = [part(0), part(1, merges=1)]
-    name = compaction.merged_name(files)
-    assert name not in {path.name for path in files}
-    assert layout.Part.parse(name) == layout.Part(Position(0, 0), Position(0, 2), 1, 2)
-
-
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_run_of_many_flushes_leaves_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
@@ -74,6 +67,20 @@ def test_a_run_of_many_flushes_leaves_few_files(
         assert len(files) <= 16
         assert sum(pq.ParquetFile(file).metadata.num_rows for file in files) == len(records)
     assert len(metrics(Reader(tmp_path), RUN)) == 16
+
+
+def test_a_listing_from_before_a_merge_finds_all_rows_or_none(tmp_path: Path) -> None:
+    """What pyarrow and Hadoop do: list, then look at each file, and pass over those that have gone."""
+    batches = list(small_run(RUN).batches(1))
+    writer = sink(tmp_path)
+    writer.start()
+    for batch in batches[:15]:
+        writer.deliver(batch)
+    listed = layout.part_files(layout.signal_dir(tmp_path, "spans") / f"run={RUN}")
+    writer.deliver(batches[15])
+    left = [path for path in listed if path.exists()]
+    assert len(left) == 1
+    assert pq.ParquetFile(left[0]).metadata.num_rows == 16
 
 
 def test_compaction_can_be_switched_off(tmp_path: Path) -> None:
@@ -179,6 +186,28 @@ def test_readers_of_the_bare_files_see_each_row_once_while_files_are_merged(
     assert counts[-1] == 150
     assert len(set(counts)) > 3, "the reader did not read while the sink wrote"
     assert writer._counters.values["archive.compactions"] > 40
+
+
+def test_the_commands_ask_again_when_files_were_merged_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = sink(tmp_path)
+    writer.start()
+    for number in range(15):
+        writer.deliver(_span(number))
+    listings = []
+    listed = Reader._files
+
+    def merge_after_the_listing(self: Reader, signal: str, runs: object) -> list[str]:
+        files = listed(self, signal, None)
+        listings.append(files)
+        if len(listings) == 1:
+            writer.deliver(_span(15))
+        return files
+
+    monkeypatch.setattr(Reader, "_files", merge_after_the_listing)
+    assert Reader(tmp_path).query("SELECT count(*) FROM {spans}") == [(16,)]
+    assert [len(files) for files in listings] == [15, 1]
 
 
 def _span(number: int) -> Batch:

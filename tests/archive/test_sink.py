@@ -59,7 +59,7 @@ def test_the_files_of_an_open_sink_are_read_by_duckdb_and_pandas(tmp_path: Path)
             ).fetchall()
             assert found == [(len(records),)]
     loss = duckdb.execute(
-        "SELECT CAST(body->>'actor/loss' AS DOUBLE) FROM read_parquet($1) WHERE name = 'verl.metrics' AND step > 0"
+        "SELECT CAST(body->>'$.\"actor/loss\"' AS DOUBLE) FROM read_parquet($1) WHERE name = 'verl.metrics' AND step > 0"
         " ORDER BY step",
         [f"{tmp_path}/archive/signal=events/*/*.parquet"],
     ).fetchall()

@@ -22,7 +22,7 @@ UNKNOWN_RUN: Final = "_unknown"
 # A folder's name may have 255 bytes; "run=" and the mark of a shortened name are part of it.
 _NAME_LIMIT: Final = 200
 _SHORTENED: Final = "~"
-_PART: Final = re.compile(r"part-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)\.parquet")
+_PART: Final = re.compile(r"part-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)\.parquet")
 
 
 def archive_dir(home: Path) -> Path:
@@ -55,26 +55,25 @@ def decode_run(name: str) -> str | None:
 
 
 class Part(NamedTuple):
-    """A file's name. ``start`` to ``end`` is where in the spool its rows come from; ``commit`` and ``merges`` keep
-    names apart when a spool begins anew and when files are merged."""
+    """A file's name. ``start`` to ``end`` is where in the spool its first rows come from (others may have been merged
+    into it); ``commit`` keeps names apart when a spool begins anew."""
 
     start: Position
     end: Position
     commit: int
-    merges: int = 0
 
     @property
     def name(self) -> str:
         places = f"{self.start.segment:08d}-{self.start.offset:012d}-{self.end.segment:08d}-{self.end.offset:012d}"
-        return f"part-{places}-{self.commit:08d}-{self.merges:02d}.parquet"
+        return f"part-{places}-{self.commit:08d}.parquet"
 
     @classmethod
     def parse(cls, name: str) -> Part | None:
         match = _PART.fullmatch(name)
         if match is None:
             return None
-        a, b, c, d, commit, merges = map(int, match.groups())
-        return cls(Position(a, b), Position(c, d), commit, merges)
+        a, b, c, d, commit = map(int, match.groups())
+        return cls(Position(a, b), Position(c, d), commit)
 
 
 def run_dirs(home: Path, signal: str) -> dict[str, Path]:

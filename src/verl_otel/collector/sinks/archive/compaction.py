@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from verl_otel.collector.archive.layout import Part
-
 # Files of like size are merged, so that a row is rewritten once per class and not once per flush.
 _CLASSES: Final = (256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024)
 _FAN_IN: Final = 16
@@ -42,14 +40,3 @@ def _fill(files: list[Path], sizes: Mapping[Path, int], target_bytes: int) -> li
         chosen.append(path)
         total += sizes[path]
     return chosen if len(chosen) > 1 else []
-
-
-def merged_name(files: list[Path]) -> str:
-    """The name of the file that ``files`` become: it covers their places and differs from each of them."""
-    parts = [part for path in files if (part := Part.parse(path.name)) is not None]
-    return Part(
-        min(part.start for part in parts),
-        max(part.end for part in parts),
-        max(part.commit for part in parts),
-        max(part.merges for part in parts) + 1,
-    ).name

@@ -170,7 +170,7 @@ class ArchiveSink:
         signal = folder.parent.name.partition("=")[2]
         try:
             tables.merge(staged, signal, chosen)
-            self._store.replace(folder, (staged, compaction.merged_name(chosen)), chosen)
+            self._store.replace(folder, staged, chosen)
             self._counters.add("archive.compactions")
         except Exception:
             # The rows are safe in the small files; merging waits until the run grows again.

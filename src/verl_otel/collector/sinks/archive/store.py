@@ -130,28 +130,29 @@ class Store:
             self._redo()
             self._unsettled = False
 
-    def replace(self, folder: Path, merged: tuple[Path, str], sources: Sequence[Path]) -> None:
-        """Put a merged file (staged path, name) in ``folder`` in the place of ``sources``, in one step for readers.
+    def replace(self, folder: Path, staged: Path, sources: Sequence[Path]) -> None:
+        """Put the merged file ``staged`` in ``folder`` in the place of ``sources``, in one step for readers.
 
+        It takes the name of the first source. Some readers (pyarrow, Hadoop) list a folder, then look at each file,
+        and pass over what has gone meanwhile: with the old listing they still find all rows, under that name.
         Where the file system cannot exchange folders, the new file comes before the old ones go: a reader may then
         for a moment see rows twice, never too few.
         """
-        staged, name = merged
-        gone = {path.name for path in sources}
+        kept, gone = sources[0], {path.name for path in sources}
         new = self.stage(suffix=".dir")
         try:
             new.mkdir()
             for path in folder.iterdir():
                 if path.name not in gone:
                     os.link(path, new / path.name)
-            os.link(staged, new / name)
+            os.link(staged, new / kept.name)
             fsync_path(new)
             swapped = exchange(new, folder)
         except OSError:
             swapped = False
         if not swapped:
             shutil.rmtree(new, ignore_errors=True)
-            self.put(self.commit.position, [(staged, folder / name)], sources)
+            self.put(self.commit.position, [(staged, kept)], sources[1:])
             return
         fsync_path(folder.parent)
         fsync_path(self.staging)

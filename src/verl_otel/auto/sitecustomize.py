@@ -12,7 +12,13 @@ try:
 
     install()
 except Exception as error:
-    print(f"verl-otel: not active in this process: {type(error).__name__}: {error}", file=sys.stderr)
+    # One process of a run says it for all: a cluster may start thousands.
+    try:
+        os.close(os.open(os.environ.get("VERL_OTEL_RUN_FILE", "/nonexistent/x") + ".missing", os.O_CREAT | os.O_EXCL))
+    except OSError:
+        pass
+    else:
+        print(f"verl-otel: {sys.executable} runs without telemetry: {type(error).__name__}: {error}", file=sys.stderr)
 
 # Python imports only the first sitecustomize on the path; the one that ours hides still has to run.
 _rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]

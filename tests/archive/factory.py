@@ -297,7 +297,7 @@ def small_run(run_id: str = "20260101-000000-abc123", steps: int = 3, end: str |
 
 def sink(home: Path, **config: Any) -> ArchiveSink:
     """A sink that has not been started. Rows are visible after each batch unless ``flush_interval`` says otherwise."""
-    checked = ArchiveSink.check({"flush_interval": 0, **config}, "exporters.archive")
+    checked = ArchiveSink.check({"flush_interval": "0", **config}, "exporters.archive")
     return ArchiveSink(checked, SinkContext("archive", home, home / "sinks" / "archive", Counters()))
 
 

@@ -138,6 +138,10 @@ def test_a_batch_that_comes_again_after_a_full_disk_is_written_once(
         for _ in range(3):
             with pytest.raises(OSError, match="No space"):
                 writer.deliver(one_span(0))
+        with pytest.raises(OSError, match="No space"):
+            writer.close(drain=True)
+        with pytest.raises(Retry, match="another process"):
+            sink(tmp_path).start()
         assert [path.name for path in layout.staging_dir(tmp_path).iterdir()] == ["lock"]
     writer.deliver(one_span(0))
     assert len(span_ids(tmp_path)) == 1
@@ -308,17 +312,16 @@ def test_the_defaults_are_filled_in() -> None:
     checked = ArchiveSink.check({"flush_interval": "500ms"}, "exporters.archive")
     assert (checked["flush_interval"], checked["target_file_bytes"], checked["compaction"]) == (0.5, 2**27, True)
     assert ArchiveSink.check({}, "exporters.archive")["flush_interval"] == 5.0
+    assert ArchiveSink.check({"target_file_bytes": "64MiB"}, "exporters.archive")["target_file_bytes"] == 2**26
 
 
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"flush_intervall": 1}, "exporters.archive.flush_intervall: unknown key; did you mean flush_interval"),
-        ({"zz": 1}, "unknown key; known keys: flush_interval"),
-        ({"flush_interval": "soon"}, "must be a duration such as 5s"),
-        ({"flush_interval": -1}, "must be a duration"),
-        ({"flush_rows": 0}, "must be a whole number above 0"),
-        ({"flush_rows": True}, "must be a whole number above 0"),
+        ({"flush_intervall": "1s"}, "exporters.archive.flush_intervall: unknown key; did you mean 'flush_interval'"),
+        ({"flush_interval": "soon"}, "exporters.archive.flush_interval: 'soon' is no duration"),
+        ({"flush_rows": 0}, "exporters.archive.flush_rows: must be more than 0"),
+        ({"flush_bytes": "much"}, "exporters.archive.flush_bytes: 'much' is no size"),
         ({"compaction": "yes"}, "must be true or false"),
     ],
 )

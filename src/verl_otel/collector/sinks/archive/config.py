@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from verl_otel.collector.config.keys import Problems
 from verl_otel.collector.sinks.base import ConfigError
 
-_MIB: Final = 1024 * 1024
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MIB: Final = 1 << 20
 
 DEFAULTS: Final[dict[str, Any]] = {
-    # Seconds that a row waits at most before readers see it (``5s``, ``500ms`` or a number).
+    # Seconds that a row waits at most before readers see it.
     "flush_interval": 5.0,
     "flush_rows": 50_000,
     # Bytes in memory, about, at which rows are written whatever their age.
@@ -25,31 +23,21 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 def check(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """``config`` with defaults filled in and ``flush_interval`` in seconds; raises ``ConfigError``."""
-    checked = dict(DEFAULTS)
-    for key, value in (config or {}).items():
-        where = f"{path}.{key}"
-        if key not in DEFAULTS:
-            near = difflib.get_close_matches(str(key), DEFAULTS, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(DEFAULTS)}"
-            raise ConfigError(where, f"unknown key; {advice}")
-        if key == "flush_interval":
-            checked[key] = _seconds(value, where)
-        elif key == "compaction":
-            if not isinstance(value, bool):
-                raise ConfigError(where, f"must be true or false, not {value!r}")
-            checked[key] = value
-        else:
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ConfigError(where, f"must be a whole number above 0, not {value!r}")
-            checked[key] = value
+    """``config`` with defaults filled in, ``flush_interval`` in seconds, sizes in bytes; raises ``ConfigError``."""
+    problems = Problems()
+    given = problems.mapping(config, path, DEFAULTS)
+    checked: dict[str, Any] = dict(DEFAULTS)
+    checked["flush_interval"] = problems.duration(
+        given.get("flush_interval"), f"{path}.flush_interval", DEFAULTS["flush_interval"]
+    )
+    for key in ("flush_rows", "flush_bytes", "target_file_bytes"):
+        checked[key] = problems.size(given.get(key), f"{path}.{key}", DEFAULTS[key])
+        if checked[key] <= 0:
+            problems.add(f"{path}.{key}", "must be more than 0")
+    if not isinstance(compaction := given.get("compaction", True), bool):
+        problems.add(f"{path}.compaction", f"must be true or false, not {compaction!r}")
+    checked["compaction"] = compaction
+    if problems.lines:
+        where, _, message = problems.lines[0].partition(": ")
+        raise ConfigError(where, message)
     return checked
-
-
-def _seconds(value: object, where: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
-        return float(value)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ConfigError(where, f"must be a duration such as 5s or 500ms, not {value!r}")
-    return float(match[1]) * _UNITS[match[2]]

@@ -76,12 +76,11 @@ class ArchiveSink:
         return self._first if self._committed is None else self._committed
 
     def close(self, drain: bool) -> None:
-        try:
-            if drain:
-                self._flush()
-                self._store.settle()
-        finally:
-            self._store.close()
+        if drain:
+            # What fails here is tried again: until then the archive stays this process's.
+            self._flush()
+            self._store.settle()
+        self._store.close()
 
     def _take(self, batch: Batch) -> None:
         self._add("spans", batch.spans, self._rows.span)

@@ -132,7 +132,10 @@ def warm_start(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rng:
         schedule.step()
         optimizer.zero_grad()
         if step % 100 == 0:
-            print(f"warm start: step {step} of {steps}, loss {loss.item():.3f}, {time.monotonic() - start:.0f} s", flush=True)
+            print(
+                f"warm start: step {step} of {steps}, loss {loss.item():.3f}, {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
 
 
 def rows(rng: random.Random, count: int) -> list[dict]:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import types
 from multiprocessing import shared_memory
+from typing import ClassVar
 
 import torch
 import wrapt
@@ -22,7 +23,7 @@ MEMORY_BYTES = 8 << 30
 class CpuDevice(types.ModuleType):
     """``torch.cpu``, with answers to what verl asks of ``torch.cuda``."""
 
-    _ANSWERS = {
+    _ANSWERS: ClassVar = {
         "manual_seed": torch.manual_seed,
         "manual_seed_all": torch.manual_seed,
         "get_rng_state": lambda *args, **kwargs: torch.get_rng_state(),

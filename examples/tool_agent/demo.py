@@ -1,6 +1,6 @@
 """``make demo``: trains the tool agent under ``verl-otel run``, shows how far it is, and says where to look.
 
-    python demo.py WORKDIR [--steps 3]
+python demo.py WORKDIR [--steps 3]
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def train(work: Path, home: Path, steps: int) -> int:
                 if line.startswith("verl-otel:"):
                     print(line, end="", flush=True)
             done, rolled_out = steps_done(metrics), len(verl_otel_json(home, "trajectories"))
-            line = f"step {max(done, 0)} of {steps}, {rolled_out} trajectories so far" if done >= 0 or rolled_out else ""
+            line = (
+                f"step {max(done, 0)} of {steps}, {rolled_out} trajectories so far" if done >= 0 or rolled_out else ""
+            )
             if line and line != shown:
                 say(f"{line} ({time.monotonic() - start:.0f} s)")
                 shown = line

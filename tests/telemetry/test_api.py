@@ -94,6 +94,15 @@ def test_events_carry_exact_keys_and_values(endpoint: Receiver) -> None:
     assert {metric.name for metric in endpoint.metrics} >= {"verl.loss", "verl.step.duration", "verl.trajectory.reward"}
 
 
+def test_a_prompt_used_again_at_another_step_or_twice_makes_other_trajectories(endpoint: Receiver) -> None:
+    verl_otel.init(project="p")
+    for step in (1, 2, 2):
+        with verl_otel.trajectory("a", group="same", index=0, step=step):
+            pass
+    verl_otel.shutdown()
+    assert len({root.proto.trace_id for root in endpoint.of_type("trajectory")}) == 3
+
+
 def test_decorators_work_on_sync_and_async_functions(endpoint: Receiver) -> None:
     @verl_otel.tool_call("calc")
     def calc(x: int) -> str:

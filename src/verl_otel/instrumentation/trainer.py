@@ -131,12 +131,14 @@ def _outcomes(
     rows: list[tuple[str, int, int, str, dict[str, Any]]],
     advantages: dict[str, tuple[float, float]],
 ) -> None:
-    for uid, session, index, key, tag in rows:
+    sdk = state.sdk()
+    for uid, session, index, key, tag in rows if sdk is not None else ():
         advantage, score = advantages.get(key, (None, None))
         version = tag.get("max_global_steps")
         events.outcome(
             "trained",
             step,
+            sdk.run.trajectory(partition, uid, session),
             partition,
             uid,
             session,

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Token
@@ -261,10 +262,12 @@ class trajectory(_Scope[TrajectoryHandle]):
         sdk = state.sdk()
         if sdk is not None:
             step = self._step if self._step is not None else steps.current_step()
+            group = self._group or uuid.uuid4().hex
             started = trajectories.start(
                 sdk,
                 step=step or 0,
-                group=self._group or uuid.uuid4().hex,
+                group=group,
+                uid=_unique(group, step or 0, self._arguments["session"], self._arguments["partition"]),
                 attributes=self._attributes,
                 link_step=step is not None,
                 **self._arguments,
@@ -283,6 +286,18 @@ class trajectory(_Scope[TrajectoryHandle]):
         if isinstance(result, str) and scope is not None:
             scope.set_output(result)
         return result
+
+
+_used: Counter[tuple[str, int, int, str]] = Counter()
+
+
+def _unique(group: str, step: int, index: int, partition: str) -> str:
+    """A name for a trajectory's group that is its own in the run: callers use a prompt again at every step."""
+    key = (group, step, index, partition)
+    if len(_used) > 100_000:
+        _used.clear()
+    _used[key] += 1
+    return f"{step}/{group}" if _used[key] == 1 else f"{step}/{group}/{_used[key]}"
 
 
 class TurnHandle:

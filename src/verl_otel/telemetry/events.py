@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from verl_otel import semconv
+from verl_otel.identity import SpanId
 from verl_otel.telemetry import content, guard, state
 from verl_otel.telemetry.run import Run, note_for_launcher
 from verl_otel.telemetry.trajectories import Trajectory
@@ -152,6 +153,7 @@ def generations(samples: Sequence[Sequence[Any]], step: int) -> None:
 def outcome(
     kind: str,
     step: int,
+    ids: SpanId,
     partition: str,
     group: str,
     session: int | str,
@@ -160,11 +162,10 @@ def outcome(
     reward: float | None = None,
     staleness: int | None = None,
 ) -> None:
-    """Emit what became of a trajectory: ``trained`` at ``step``, ``filtered``, ``stale`` or ``failed``."""
+    """Emit what became of the trajectory ``ids``: ``trained`` at ``step``, ``filtered``, ``stale`` or ``failed``."""
     sdk = state.sdk()
     if sdk is None:
         return
-    ids = sdk.run.trajectory(partition, group, session)
     attributes: dict[str, Any] = {
         semconv.EVENT_ID: f"outcome/{kind}/{step}/{ids.trace_id:032x}/{output_index}",
         semconv.OUTCOME: kind,
@@ -192,6 +193,7 @@ def outcome_of(
     outcome(
         kind,
         step,
+        trajectory.ids,
         trajectory.partition,
         trajectory.group,
         trajectory.session,

@@ -296,11 +296,15 @@ def start(
     messages: Any = None,
     attributes: Mapping[str, Any] | None = None,
     link_step: bool = True,
+    uid: str | None = None,
 ) -> Trajectory | None:
-    """Start a trajectory, or return ``None`` if its group is not selected."""
+    """Start a trajectory, or return ``None`` if its group is not selected.
+
+    ``uid`` stands for the group in the trajectory's id where groups are not unique over the run.
+    """
     if not selected(sdk, partition, step, group):
         return None
-    ids = sdk.run.trajectory(partition, group, session)
+    ids = sdk.run.trajectory(partition, uid or group, session)
     attrs: dict[str, Any] = {
         semconv.SPAN_TYPE: semconv.SpanType.TRAJECTORY,
         semconv.OPERATION: "invoke_agent",

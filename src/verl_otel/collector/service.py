@@ -165,5 +165,6 @@ class Collector:
         finished.cancel()
         left = {cursor.sink: status.pending(cursor, self._spool) for cursor in self._cursors()}
         text = ", ".join(f"{sink} {size} bytes" for sink, size in left.items() if size)
-        print(f"verl-otel collector: stopped with data in the spool ({text}); the next start goes on", file=sys.stderr)
+        what = f"with data in the spool ({text})" if text else "before its sinks had ended"
+        print(f"verl-otel collector: stopped {what}; the next start goes on", file=sys.stderr)
         return 1

@@ -132,7 +132,9 @@ def _outcomes(
     advantages: dict[str, tuple[float, float]],
 ) -> None:
     sdk = state.sdk()
-    for uid, session, index, key, tag in rows if sdk is not None else ():
+    if sdk is None:
+        return
+    for uid, session, index, key, tag in rows:
         advantage, score = advantages.get(key, (None, None))
         version = tag.get("max_global_steps")
         events.outcome(

@@ -90,7 +90,7 @@ class Worker:
                     self._deliver(batch)
                     self._commit(force=False)
                 elif self._drain.is_set():
-                    self._insist(lambda: self._sink.close(True))
+                    self._attempt(lambda: self._sink.close(True))
                     self._cursor.position = self._sink.committed() or self._reader.position
                     self._commit(force=True)
                     return 0
@@ -99,7 +99,7 @@ class Worker:
                     self._drain.wait(_IDLE_S)
                 if time.monotonic() - ticked > _TICK_S:
                     ticked = time.monotonic()
-                    self._insist(self._sink.tick)
+                    self._attempt(self._sink.tick)
                 self._counters.values["undecodable"] = batches.undecodable
         except Stopped:
             pass
@@ -122,6 +122,14 @@ class Worker:
                 self._cursor.delivered[name] = self._cursor.delivered.get(name, 0) + len(items)
         if batch.raw:
             self._cursor.delivered["requests"] = self._cursor.delivered.get("requests", 0) + len(batch.raw)
+
+    def _attempt(self, call: Callable[[], Any]) -> None:
+        """Call until it works, or until the sink or its time limit says that it never will."""
+        try:
+            self._insist(call)
+        except Reject as error:
+            self._cursor.rejected += error.count
+            self._note(error, failing=False)
 
     def _insist(self, call: Callable[[], Any]) -> Any:
         """Call until it works; raises ``Reject`` when that is the sink's answer, ``Stopped`` when told to end."""

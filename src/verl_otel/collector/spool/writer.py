@@ -54,7 +54,9 @@ class SpoolWriter:
 
     def _open_last(self) -> int:
         known = segments.numbers(self._folder)
-        self._number = known[-1] if known else 0
+        # An empty spool may be the successor of one that was deleted, while sinks still know how far they were in that
+        # one. Numbers that grow with time keep every new place behind every old one.
+        self._number = known[-1] if known else int(time.time())
         file = segments.path(self._folder, self._number)
         torn = 0
         if file.exists():

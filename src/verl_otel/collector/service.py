@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -155,7 +156,7 @@ class Collector:
             await runner.cleanup()
         for worker in self._workers:
             await worker.drain()
-        finished = asyncio.ensure_future(asyncio.gather(*tasks))
+        finished = asyncio.ensure_future(asyncio.gather(*tasks, return_exceptions=True))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         waited: list[asyncio.Future[Any]] = [finished, hurry]
         await asyncio.wait(waited, timeout=self._config.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -163,6 +164,8 @@ class Collector:
         if finished.done():
             return 0
         finished.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await finished
         left = {cursor.sink: status.pending(cursor, self._spool) for cursor in self._cursors()}
         text = ", ".join(f"{sink} {size} bytes" for sink, size in left.items() if size)
         what = f"with data in the spool ({text})" if text else "before its sinks had ended"

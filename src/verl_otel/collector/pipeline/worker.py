@@ -25,7 +25,7 @@ from verl_otel.collector.config import load, load_default
 from verl_otel.collector.config.model import Config, Exporter
 from verl_otel.collector.pipeline.batches import Batches
 from verl_otel.collector.pipeline.dead_letters import DeadLetters
-from verl_otel.collector.records import Batch
+from verl_otel.collector.records import Batch, Position
 from verl_otel.collector.sinks import registry
 from verl_otel.collector.sinks.base import Counters, Reject, Retry, SinkContext
 from verl_otel.collector.spool import Cursor, SpoolReader
@@ -56,6 +56,8 @@ class Worker:
         state_dir = home / "state" / exporter.name.replace("/", "%2F")
         state_dir.mkdir(parents=True, exist_ok=True)
         self._counters = counters
+        self._place: Position | None = None
+        self._cursor.failing = False
         self._saved_at = 0.0
         context = SinkContext(exporter.name, home, state_dir, counters)
         self._sink = registry.load(exporter.type)(exporter.config, context)
@@ -81,17 +83,18 @@ class Worker:
             place = self._insist(self._sink.start)
             if place is not None:
                 self._cursor.position = place
-            self._reader = SpoolReader(self._spool, self._cursor.position)
-            batches = Batches(self._reader, self._sink.wants, self._processors)
+            self._place = self._cursor.position
+            reader = SpoolReader(self._spool, self._place)
+            batches = Batches(reader, self._sink.wants, self._processors)
             ticked = 0.0
             while not self._stop.is_set():
                 batch = batches.next()
                 if batch is not None:
                     self._deliver(batch)
+                    self._place = batch.end
                     self._commit(force=False)
                 elif self._drain.is_set():
                     self._attempt(lambda: self._sink.close(True))
-                    self._cursor.position = self._sink.committed() or self._reader.position
                     self._commit(force=True)
                     return 0
                 else:
@@ -170,9 +173,9 @@ class Worker:
         if not force and now - self._saved_at < _SAVE_S:
             return
         self._saved_at = now
-        reader = getattr(self, "_reader", None)
-        if reader is not None:
-            self._cursor.position = self._sink.committed() or reader.position
+        if self._place is not None:
+            # What was read is not yet delivered; only the end of the last delivered batch counts.
+            self._cursor.position = self._sink.committed() or self._place
             self._cursor.pending_bytes = SpoolReader(self._spool, self._cursor.position).pending_bytes()
         self._cursor.counters = dict(self._counters.values)
         self._cursor.save(self._spool)

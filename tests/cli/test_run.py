@@ -153,7 +153,7 @@ def test_a_collector_that_dies_half_way_does_not_stop_the_training(tmp_path: Pat
     assert "no longer answers" in done.stderr
     # The next collector of this home goes on, with the same place to write to.
     assert run(home, config, sys.executable, "-c", TRAINING + ENDS["well"]).returncode == 0
-    assert [found["status"] for found in ask(home, "runs")][0] == "finished"
+    assert ask(home, "runs")[0]["status"] == "finished"
 
 
 def test_an_endpoint_of_the_users_own_is_used_and_nothing_is_started(tmp_path: Path, config: Path) -> None:

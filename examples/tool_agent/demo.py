@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 VERL_OTEL = [sys.executable, "-m", "verl_otel.cli.main"]
 # verl waits for ever when its engine dies
 TIME_LIMIT_S = 900
+ASK_EVERY_S = 6.0
 
 
 def say(text: str) -> None:
@@ -54,13 +55,18 @@ def train(work: Path, home: Path, steps: int) -> int:
         child = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.PIPE, text=True)
         os.set_blocking(child.stderr.fileno(), False)
         shown = ""
+        rolled_out, asked = 0, 0.0
         while child.poll() is None:
             time.sleep(1)
             for line in iter(child.stderr.readline, ""):
                 log.write(line.encode())
                 if line.startswith("verl-otel:"):
                     print(line, end="", flush=True)
-            done, rolled_out = steps_done(metrics), len(verl_otel_json(home, "trajectories"))
+            done = steps_done(metrics)
+            # A question to the archive costs a second of a core that the training wants; before step 0 there is nothing.
+            if (home / "archive/signal=spans").exists() and time.monotonic() - asked > ASK_EVERY_S:
+                rolled_out = len(verl_otel_json(home, "trajectories", "--limit", "0"))
+                asked = time.monotonic()
             line = (
                 f"step {max(done, 0)} of {steps}, {rolled_out} trajectories so far" if done >= 0 or rolled_out else ""
             )

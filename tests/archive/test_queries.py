@@ -55,7 +55,7 @@ def test_all_trajectories_of_a_run(reader: Reader) -> None:
     assert (first.step, first.group_id, first.group_index, first.agent) == (1, "a1", 0, "tool_agent")
     assert (first.reward, first.advantage, first.outcome, first.trained_step) == (1.0, 0.5, "trained", 1)
     assert (first.turns, first.tool_calls, first.tool_errors) == (2, 1, 0)
-    assert (first.input_tokens, first.output_tokens, first.duration_s, first.status) == (9, 5, 0.5, "unset")
+    assert (first.input_tokens, first.output_tokens, first.duration_s, first.status) == (9, 5, 0.5, "ok")
 
 
 def test_a_validation_trajectory_has_no_outcome(reader: Reader) -> None:
@@ -256,7 +256,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path, arrived: in
     trace = show(reader, trace_id)
     assert trace.type == "trajectory"
     assert (trace.trajectory is not None) == (arrived >= 5)
-    assert trace.status == ("unset" if arrived >= 5 else "running")
+    assert trace.status == ("ok" if arrived >= 5 else "running")
     assert trace.messages[-1].role == ("assistant" if arrived != 2 else "tool")
     if arrived > 5:
         assert find_step(reader, RUN, 1)

@@ -103,7 +103,7 @@ def test_trajectories_as_json(ask: Callable[..., Any]) -> None:
         "input_tokens": 9,
         "output_tokens": 5,
         "duration_s": 0.5,
-        "status": "unset",
+        "status": "ok",
     }
     assert expected.items() <= found.items()
     assert len(found["trace_id"]) == 32

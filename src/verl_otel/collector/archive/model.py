@@ -15,6 +15,11 @@ class Unreadable(Exception):
     """The archive's files cannot be read: one is broken, or the disk does not answer. One line."""
 
 
+def shown_status(status: str) -> str:
+    """``ok``, ``error`` or ``running``: OpenTelemetry leaves what went well ``unset``, which says nothing to people."""
+    return "ok" if status == "unset" else status
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """``attempt`` is the last one, ``status`` its; ``steps`` and ``trajectories`` count over all attempts."""

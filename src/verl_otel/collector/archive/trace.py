@@ -10,7 +10,7 @@ from verl_otel import semconv
 from verl_otel.collector.archive import conversation
 from verl_otel.collector.archive.columns import EVENT_PROMOTED, SPAN_PROMOTED
 from verl_otel.collector.archive.encoding import from_text
-from verl_otel.collector.archive.model import Event, QueryError, SpanNode, Trace
+from verl_otel.collector.archive.model import Event, QueryError, SpanNode, Trace, shown_status
 from verl_otel.collector.archive.reader import Reader, when
 from verl_otel.collector.archive.trajectories import Filter, trajectories
 
@@ -116,7 +116,7 @@ def _spans(reader: Reader, trace_id: str, run_id: str) -> dict[str, tuple[SpanNo
             type=promoted[0] or "",
             start=when(start),
             duration_s=(end - start) / 1e9,
-            status=status,
+            status=shown_status(status),
             status_message=message or "",
             attributes=_attributes(attributes, SPAN_PROMOTED, promoted),
             events=[

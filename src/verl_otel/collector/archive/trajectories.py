@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from verl_otel import semconv
-from verl_otel.collector.archive.model import QueryError, Trajectory
+from verl_otel.collector.archive.model import QueryError, Trajectory, shown_status
 from verl_otel.collector.archive.reader import Reader, when
 
 # Name of a sort key -> SQL over the query's columns.
@@ -196,4 +196,6 @@ def _filter(wanted: Filter, values: dict[str, Any]) -> str:
 def _trajectory(row: tuple[Any, ...]) -> Trajectory:
     *values, start_ns, end_ns, status = row
     known: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
-    return Trajectory(**known, started_at=when(start_ns), duration_s=(end_ns - start_ns) / 1e9, status=status)
+    return Trajectory(
+        **known, started_at=when(start_ns), duration_s=(end_ns - start_ns) / 1e9, status=shown_status(status)
+    )

@@ -27,6 +27,9 @@ examples:
 """
 _FOLDED_LINES: Final = 6
 _EMPTY: Final[dict[str, Any]] = dict.fromkeys(Trajectory.__dataclass_fields__)
+_TOLD_ELSEWHERE: Final = frozenset(
+    {"exception", *(getattr(semconv.Event, name) for name in vars(semconv.Event) if name.isupper())}
+)
 _ROLE_STYLES: Final = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
 
 
@@ -150,7 +153,8 @@ def _tree(node: SpanNode, full: bool) -> Tree:
     waiting = [(tree, node)]
     while waiting:
         branch, above = waiting.pop()
-        for event in above.events:
+        # What the heading and the conversation say already, or another command shows better, is for --full.
+        for event in (event for event in above.events if full or event.name not in _TOLD_ELSEWHERE):
             branch.add(_event(event.name, event.attributes, event.body, full))
         for child in above.children:
             waiting.append((branch.add(_label(child)), child))
@@ -175,7 +179,9 @@ def _label(node: SpanNode) -> Text:
             told = render.number(value) if isinstance(value, (int, float)) else _short(value)
             made.append_text(render.line(f"  {shown} {told}" if shown else f"  {told}"))
     if failed:
-        reason = " ".join(filter(None, (str(attributes.get(semconv.ERROR_TYPE) or ""), node.status_message)))
+        kind, reason = str(attributes.get(semconv.ERROR_TYPE) or ""), node.status_message
+        if not reason.startswith(kind):
+            reason = f"{kind} {reason}".strip()
         made.append_text(render.line(f"  {reason or 'error'}", "red"))
     return made
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
-from importlib import resources
 from pathlib import Path
 
 _EPILOG = """examples:
@@ -38,36 +36,35 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from verl_otel.collector.config import ConfigErrors, load, load_default
+    from verl_otel.collector import logs
+    from verl_otel.collector.config import ConfigErrors, default_text, load, load_default
     from verl_otel.collector.service import CannotListen, Collector
     from verl_otel.collector.spool import SpoolLocked
 
     if args.print_config:
-        print(resources.files("verl_otel.collector.config").joinpath("default.yaml").read_text(), end="")
+        print(default_text(), end="")
         return 0
-    file = args.config.absolute() if args.config else None
     try:
-        config = load(file) if file else load_default()
+        config = load(args.config) if args.config else load_default()
     except ConfigErrors as error:
         for line in error.lines:
             print(f"verl-otel collector: {line}", file=sys.stderr)
         return 2
     if args.check:
-        print(f"{file or 'default configuration'}: fine; sinks: {', '.join(config.exporters)}")
+        print(f"{args.config or 'default configuration'}: fine; sinks: {', '.join(config.exporters)}")
         return 0
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.set_up(config.log_level)
     home = Path(args.home).absolute()
     # Workers, and what they start, find their files by it.
     os.environ["VERL_OTEL_HOME"] = str(home)
 
     async def serve() -> int:
-        return await Collector(home, config, file).run()
+        return await Collector(home, config).run()
 
     try:
         return asyncio.run(serve())
     except (CannotListen, SpoolLocked) as error:
         print(f"verl-otel collector: {error}", file=sys.stderr)
-        return 2
-    except PermissionError as error:
-        print(f"verl-otel collector: cannot write to {home}: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        print(f"verl-otel collector: cannot work in {home}: {error}", file=sys.stderr)
+    return 2

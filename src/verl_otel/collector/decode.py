@@ -160,7 +160,7 @@ def _points(resource: Resource, scope: str, metric: Any, kind: str) -> Iterator[
             yield MetricPoint(
                 **common,
                 count=point.count,
-                sum=point.sum,
+                sum=point.sum if point.HasField("sum") else None,
                 min=point.min if point.HasField("min") else None,
                 max=point.max if point.HasField("max") else None,
                 bounds=list(point.explicit_bounds),

@@ -28,12 +28,13 @@ def document(
     """The health document. ``status`` is ``ok``, ``degraded`` (a sink fails) or ``stopping``."""
     sinks = {
         cursor.sink: {
-            "pending_bytes": pending(cursor, spool),
+            "pending_bytes": spool.bytes_after(cursor.position),
             "delivered": cursor.delivered,
             "retries": cursor.retries,
             "rejected": cursor.rejected,
             "restarts": restarts.get(cursor.sink, 0),
             "failing": cursor.failing,
+            "failing_since": cursor.failing_since if cursor.failing else None,
             "last_error": cursor.last_error or None,
             "last_error_at": cursor.last_error_at or None,
             "counters": cursor.counters,
@@ -51,20 +52,12 @@ def document(
         "endpoints": dict(endpoints),
         "accepted": dict(intake.accepted),
         "refused": dict(intake.refused),
+        "undecodable": dict(intake.undecodable),
         "spool_bytes": spool.total_bytes(),
+        "spool_max_bytes": spool.max_bytes,
         "repaired_bytes": spool.repaired_bytes,
         "sinks": sinks,
     }
-
-
-def pending(cursor: Cursor, spool: SpoolWriter) -> int:
-    """Bytes of the spool that a sink does not have yet: nothing is pending exactly when its place is the end."""
-    end = spool.end()
-    if cursor.position >= end:
-        return 0
-    if cursor.position.segment == end.segment:
-        return end.offset - cursor.position.offset
-    return max(1, cursor.pending_bytes)
 
 
 def openmetrics(status: Mapping[str, Any]) -> str:
@@ -76,16 +69,22 @@ def openmetrics(status: Mapping[str, Any]) -> str:
         suffix = "_total" if kind == "counter" else ""
         lines.extend(f"{name}{suffix}{labels} {value}" for labels, value in samples)
 
-    for what, source in (("accepted", status["accepted"]), ("refused", status["refused"])):
+    for what in ("accepted", "refused"):
         for signal, items in _ITEMS.items():
-            family(f"otelcol_receiver_{what}_{items}", "counter", [('{receiver="otlp"}', source.get(signal, 0))])
+            count = status[what].get(signal, 0)
+            family(f"otelcol_receiver_{what}_{items}", "counter", [('{receiver="otlp"}', count)])
+    bad = [(f'{{receiver="otlp",signal="{signal}"}}', status["undecodable"].get(signal, 0)) for signal in _ITEMS]
+    family("verl_otel_receiver_undecodable_requests", "counter", bad)
     family("verl_otel_spool_bytes", "gauge", [("", status["spool_bytes"])])
     family("verl_otel_spool_repaired_bytes", "gauge", [("", status["repaired_bytes"])])
+    family("otelcol_process_uptime_seconds", "counter", [("", status["uptime_s"])])
     sinks = [(f'{{exporter="{_escaped(name)}"}}', sink) for name, sink in status["sinks"].items()]
     for signal, items in _ITEMS.items():
         sent = [(labels, sink["delivered"].get(signal, 0)) for labels, sink in sinks]
         family(f"otelcol_exporter_sent_{items}", "counter", sent)
-    family("verl_otel_exporter_pending_bytes", "gauge", [(labels, sink["pending_bytes"]) for labels, sink in sinks])
+    # The official queue counts requests, items or bytes, as its `sizer` says; ours is the spool, in bytes.
+    family("otelcol_exporter_queue_size", "gauge", [(labels, sink["pending_bytes"]) for labels, sink in sinks])
+    family("otelcol_exporter_queue_capacity", "gauge", [(labels, status["spool_max_bytes"]) for labels, _ in sinks])
     for name in ("retries", "rejected", "restarts"):
         family(f"verl_otel_exporter_{name}", "counter", [(labels, sink[name]) for labels, sink in sinks])
     family("verl_otel_exporter_failing", "gauge", [(labels, int(sink["failing"])) for labels, sink in sinks])

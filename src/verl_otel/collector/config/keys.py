@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from verl_otel.collector.sinks.base import ConfigError
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
@@ -22,6 +24,12 @@ class Problems:
 
     def add(self, path: str, message: str) -> None:
         self.lines.append(f"{path}: {message}")
+
+    def raise_first(self) -> None:
+        """Raise the first of them as a ``ConfigError``, the way a sink's ``check`` answers."""
+        if self.lines:
+            path, _, message = self.lines[0].partition(": ")
+            raise ConfigError(path, message)
 
     def mapping(self, node: Any, path: str, known: Iterable[str]) -> dict[str, Any]:
         """``node`` as a mapping (nothing is an empty one) whose keys are all ``known``."""
@@ -43,7 +51,7 @@ class Problems:
 
     def names(self, node: Any, path: str, known: Iterable[str], what: str) -> list[str]:
         """A list of names that are all ``known``."""
-        if not isinstance(node, list) or not all(isinstance(item, str) for item in node):
+        if not isinstance(node, list) or not node or not all(isinstance(item, str) for item in node):
             self.add(path, f"must be a list of {what}")
             return []
         names = list(known)
@@ -69,6 +77,25 @@ class Problems:
             self.add(path, f"{node!r} is no duration; write it as 5s, 100ms or 1m30s")
             return default
         return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+    def flag(self, node: Any, path: str, default: bool = False) -> bool:
+        """``true`` or ``false``, also as the text that an environment variable gives."""
+        if node is None:
+            return default
+        value = {"true": True, "false": False}.get(str(node).lower())
+        if value is None:
+            self.add(path, f"must be true or false, not {node!r}")
+        return bool(value)
+
+    def choice(self, node: Any, path: str, known: Iterable[str], default: str) -> str:
+        """One of the ``known`` words."""
+        text = default if node is None else str(node)
+        if text not in (names := list(known)):
+            close = difflib.get_close_matches(text, names, n=1)
+            self.add(
+                path, f"{text!r} is none of {', '.join(names)}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
+        return text
 
     def size(self, node: Any, path: str, default: int) -> int:
         """Bytes of ``512MiB``, ``20GiB`` or a plain number."""

@@ -1,28 +1,26 @@
-"""From YAML text to a checked ``Config``: everything wrong in a file is said at once, with its path."""
+"""From YAML to a checked ``Config``: everything wrong in a file is said at once, with its path."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from verl_otel.collector import processors
+from verl_otel.collector.config import source
 from verl_otel.collector.config.keys import Problems
-from verl_otel.collector.config.model import Config, Exporter, Pipeline, Retry
+from verl_otel.collector.config.model import Config, Exporter, Listener, Pipeline, Retry, Spool
 from verl_otel.collector.sinks import base, registry
-from verl_otel.collector.spool.writer import MAX_BYTES
+from verl_otel.collector.spool.writer import MAX_BYTES, SEGMENT_BYTES
 
-_ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TOP = ("receivers", "processors", "exporters", "extensions", "service")
 _SIGNALS = ("traces", "metrics", "logs")
-_COMMON = ("retry_on_failure",)
 _RETRY = ("enabled", "initial_interval", "max_interval", "max_elapsed_time")
+_SPOOL = ("max_size", "segment_size", "shutdown_timeout")
+LOG_LEVELS = ("debug", "info", "warn", "error")
+_MAX_REQUEST = 64 << 20
 
 
 class ConfigErrors(ValueError):
@@ -33,93 +31,148 @@ class ConfigErrors(ValueError):
         self.lines = lines
 
 
+def default_text() -> str:
+    """The YAML of the configuration used when none is given."""
+    return resources.files("verl_otel.collector.config").joinpath("default.yaml").read_text()
+
+
 def load_default() -> Config:
     """The configuration used when none is given: archive, and MLflow where it is installed."""
-    text = resources.files("verl_otel.collector.config").joinpath("default.yaml").read_text()
-    node = yaml.safe_load(text)
+    problems = Problems()
+    node = source.parse(default_text(), "default.yaml", problems)
     if importlib.util.find_spec("mlflow") is None:
         del node["exporters"]["mlflow"]
         for pipeline in node["service"]["pipelines"].values():
             pipeline["exporters"] = [name for name in pipeline["exporters"] if name != "mlflow"]
-    return check(node)
+    return _check(source.with_env(node, "", problems), problems)
 
 
-def load(path: Path) -> Config:
+def load(file: Path) -> Config:
     """Read and check a file; raises ``ConfigErrors``."""
-    try:
-        node = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
-    except yaml.YAMLError as error:
-        raise ConfigErrors([f"{path}: not YAML: {' '.join(str(error).split())}"]) from None
-    return check(node)
+    problems = Problems()
+    node = source.read(file, problems)
+    if problems.lines:
+        raise ConfigErrors(problems.lines)
+    return _check(source.with_env(node, "", problems), problems)
 
 
 def check(node: Any) -> Config:
-    """Check a parsed file; raises ``ConfigErrors``."""
-    problems = Problems()
-    node = _with_env(node, "", problems)
+    """Check a parsed file whose environment is filled in; raises ``ConfigErrors``."""
+    return _check(node, Problems())
+
+
+def only(config: Config, exporter: str) -> dict[str, Any]:
+    """The part of ``config.source`` that one exporter's process needs, so that it loads no other sink's packages."""
+    node = config.source
+    pipelines = {
+        name: {**pipeline, "exporters": [exporter]}
+        for name, pipeline in node["service"]["pipelines"].items()
+        if exporter in pipeline["exporters"]
+    }
+    return {
+        **node,
+        "exporters": {exporter: node["exporters"][exporter]},
+        "service": {**node["service"], "pipelines": pipelines},
+    }
+
+
+def _check(node: Any, problems: Problems) -> Config:
     top = problems.mapping(node, "", _TOP)
-    grpc, http, max_request = _receivers(top.get("receivers"), problems)
-    service = problems.mapping(top.get("service"), "service", ("extensions", "pipelines"))
+    grpc, http = _receivers(top.get("receivers"), problems)
+    service = problems.mapping(top.get("service"), "service", ("extensions", "pipelines", "telemetry"))
     extensions = problems.mapping(top.get("extensions"), "extensions", ("health_check", "spool"))
-    enabled = problems.names(service.get("extensions") or [], "service.extensions", extensions, "extensions")
-    for name in sorted(set(extensions) - set(enabled)):
+    if enabled := service.get("extensions"):
+        enabled = problems.names(enabled, "service.extensions", extensions, "extensions")
+    for name in sorted(set(extensions) - set(enabled or ())):
         problems.add(f"extensions.{name}", "is not enabled; name it in service.extensions, or remove it")
     health = _health(extensions, problems)
-    spool = problems.mapping(extensions.get("spool"), "extensions.spool", ("max_size", "shutdown_timeout"))
+    spool = _spool(extensions.get("spool"), problems)
+    log_level = _telemetry(service.get("telemetry"), problems)
     exporters = _exporters(top.get("exporters"), problems)
     made = _processors(top.get("processors"), problems)
     pipelines = _pipelines(service.get("pipelines"), top, problems)
-    spool_max = problems.size(spool.get("max_size"), "extensions.spool.max_size", MAX_BYTES)
-    stop_within = problems.duration(spool.get("shutdown_timeout"), "extensions.spool.shutdown_timeout", 60)
-    unused = set(exporters) - {name for pipeline in pipelines for name in pipeline.exporters}
-    for name in sorted(unused):
+    for pipeline in pipelines:
+        for exporter in pipeline.exporters:
+            if pipeline.processors and exporter in exporters and _takes_raw(exporters[exporter]):
+                problems.add(
+                    f"service.pipelines.{pipeline.name}.processors",
+                    f"cannot stand before {exporter}, which sends requests as they came; "
+                    f"give {exporter} a pipeline of its own without processors",
+                )
+    used = {name for pipeline in pipelines for name in pipeline.exporters}
+    for name in (name for name in exporters if name not in used):
         problems.add(f"exporters.{name}", "is in no pipeline; name it in service.pipelines, or remove it")
     if problems.lines:
         raise ConfigErrors(problems.lines)
     return Config(
-        grpc_endpoint=grpc,
-        http_endpoint=http,
+        grpc=grpc,
+        http=http,
         health_endpoint=health,
-        max_request_bytes=max_request,
-        spool_max_bytes=spool_max,
-        shutdown_timeout=stop_within,
+        spool=spool,
+        log_level=log_level,
         exporters=exporters,
         processors=made,
         pipelines=pipelines,
+        source=node,
     )
 
 
-def _receivers(node: Any, problems: Problems) -> tuple[str | None, str | None, int]:
-    receivers = problems.mapping(node, "receivers", ("otlp",))
-    otlp = problems.mapping(receivers.get("otlp"), "receivers.otlp", ("protocols",))
-    path = "receivers.otlp.protocols"
+def _receivers(node: Any, problems: Problems) -> tuple[Listener | None, Listener | None]:
+    if not isinstance(node, Mapping) or len(node) != 1:
+        problems.add("receivers", "configure one receiver, otlp")
+        return None, None
+    ((name, given),) = node.items()
+    if str(name).partition("/")[0] != "otlp":
+        problems.unknown(f"receivers.{name}", str(name), ("otlp",))
+        return None, None
+    otlp = problems.mapping(given, f"receivers.{name}", ("protocols",))
+    path = f"receivers.{name}.protocols"
     protocols = problems.mapping(otlp.get("protocols"), path, ("grpc", "http"))
     if not protocols:
         problems.add(path, "name at least one of grpc and http")
-    found: dict[str, str] = {}
-    limits = {"grpc": "max_recv_msg_size_mib", "http": "max_request_body_size"}
-    largest = 64 << 20
-    for name, port in (("grpc", 4317), ("http", 4318)):
-        if name in protocols:
-            where = f"{path}.{name}"
-            keys = problems.mapping(protocols[name], where, ("endpoint", "insecure_listen", limits[name]))
-            insecure = keys.get("insecure_listen") is True
-            found[name] = problems.endpoint(keys.get("endpoint", f"127.0.0.1:{port}"), f"{where}.endpoint", insecure)
-            limit = keys.get(limits[name])
-            if limit is not None:
-                text = f"{limit}MiB" if name == "grpc" else limit
-                largest = problems.size(text, f"{where}.{limits[name]}", largest)
-    return found.get("grpc"), found.get("http"), largest
+
+    def listener(protocol: str, port: int, limit_key: str, unit: str) -> Listener | None:
+        if protocol not in protocols:
+            return None
+        where = f"{path}.{protocol}"
+        keys = problems.mapping(protocols[protocol], where, ("endpoint", "insecure_listen", limit_key))
+        limit = keys.get(limit_key)
+        size = None if limit is None else f"{limit}{unit}"
+        return Listener(
+            _endpoint(keys, where, port, problems), problems.size(size, f"{where}.{limit_key}", _MAX_REQUEST)
+        )
+
+    return listener("grpc", 4317, "max_recv_msg_size_mib", "MiB"), listener("http", 4318, "max_request_body_size", "")
+
+
+def _endpoint(keys: Mapping[str, Any], path: str, port: int, problems: Problems) -> str:
+    insecure = problems.flag(keys.get("insecure_listen"), f"{path}.insecure_listen")
+    return problems.endpoint(keys.get("endpoint", f"127.0.0.1:{port}"), f"{path}.endpoint", insecure)
 
 
 def _health(extensions: Mapping[str, Any], problems: Problems) -> str | None:
     if "health_check" not in extensions:
         return None
-    keys = problems.mapping(extensions.get("health_check"), "extensions.health_check", ("endpoint", "insecure_listen"))
-    insecure = keys.get("insecure_listen") is True
-    return problems.endpoint(keys.get("endpoint", "127.0.0.1:13133"), "extensions.health_check.endpoint", insecure)
+    path = "extensions.health_check"
+    keys = problems.mapping(extensions["health_check"], path, ("endpoint", "insecure_listen"))
+    return _endpoint(keys, path, 13133, problems)
+
+
+def _spool(node: Any, problems: Problems) -> Spool:
+    path = "extensions.spool"
+    keys = problems.mapping(node, path, _SPOOL)
+    return Spool(
+        max_bytes=problems.size(keys.get("max_size"), f"{path}.max_size", MAX_BYTES),
+        segment_bytes=problems.size(keys.get("segment_size"), f"{path}.segment_size", SEGMENT_BYTES),
+        shutdown_timeout=problems.duration(keys.get("shutdown_timeout"), f"{path}.shutdown_timeout", 60),
+    )
+
+
+def _telemetry(node: Any, problems: Problems) -> str:
+    path = "service.telemetry"
+    keys = problems.mapping(node, path, ("logs",))
+    logs = problems.mapping(keys.get("logs"), f"{path}.logs", ("level",))
+    return problems.choice(logs.get("level"), f"{path}.logs.level", LOG_LEVELS, "warn")
 
 
 def _exporters(node: Any, problems: Problems) -> dict[str, Exporter]:
@@ -150,9 +203,13 @@ def _exporters(node: Any, problems: Problems) -> dict[str, Exporter]:
     return found
 
 
+def _takes_raw(exporter: Exporter) -> bool:
+    return "raw" in registry.load(exporter.type).wants
+
+
 def _retry(node: Any, path: str, problems: Problems) -> Retry:
     keys = problems.mapping(node, path, _RETRY)
-    if keys.get("enabled") is False:
+    if not problems.flag(keys.get("enabled"), f"{path}.enabled", True):
         problems.add(
             f"{path}.enabled", "a sink that never tries again loses data; set max_elapsed_time to give up sooner"
         )
@@ -165,7 +222,10 @@ def _retry(node: Any, path: str, problems: Problems) -> Retry:
 
 def _processors(node: Any, problems: Problems) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
-    for name, given in (node or {}).items() if isinstance(node, Mapping) or node is None else ():
+    if node is not None and not isinstance(node, Mapping):
+        problems.add("processors", f"must be a mapping, not {type(node).__name__}")
+        return found
+    for name, given in (node or {}).items():
         path = f"processors.{name}"
         kind = str(name).partition("/")[0]
         if kind not in processors.FACTORIES:
@@ -192,38 +252,16 @@ def _pipelines(node: Any, top: Mapping[str, Any], problems: Problems) -> list[Pi
             problems.unknown(path, signal, _SIGNALS)
             continue
         keys = problems.mapping(given, path, ("receivers", "processors", "exporters"))
-        exporters = problems.names(keys.get("exporters"), f"{path}.exporters", top.get("exporters") or {}, "exporters")
+
+        def names(what: str, path: str = path, keys: Mapping[str, Any] = keys) -> list[str]:
+            known = top.get(what)
+            return problems.names(keys.get(what), f"{path}.{what}", known if isinstance(known, Mapping) else (), what)
+
+        exporters = names("exporters")
         for exporter in exporters:
             other = taken.setdefault((signal, exporter), str(name))
             if other != name:
                 problems.add(f"{path}.exporters", f"{exporter} gets {signal} from pipeline {other} already")
-        found.append(
-            Pipeline(
-                str(name),
-                signal,
-                problems.names(keys.get("receivers"), f"{path}.receivers", top.get("receivers") or {}, "receivers"),
-                problems.names(
-                    keys.get("processors") or [], f"{path}.processors", top.get("processors") or {}, "processors"
-                ),
-                exporters,
-            )
-        )
+        between = names("processors") if keys.get("processors") else []
+        found.append(Pipeline(str(name), signal, names("receivers"), between, exporters))
     return found
-
-
-def _with_env(node: Any, path: str, problems: Problems) -> Any:
-    if isinstance(node, Mapping):
-        return {key: _with_env(value, f"{path}.{key}" if path else str(key), problems) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_with_env(value, f"{path}[{index}]", problems) for index, value in enumerate(node)]
-    if not isinstance(node, str):
-        return node
-
-    def replace(match: re.Match[str]) -> str:
-        value = os.environ.get(match[1], match[2])
-        if value is None:
-            problems.add(path, f"the environment has no {match[1]}; set it, or write ${{env:{match[1]}:-default}}")
-            return ""
-        return value
-
-    return _ENV.sub(replace, node)

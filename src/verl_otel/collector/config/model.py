@@ -38,20 +38,42 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """Addresses are ``host:port``; ``None`` where a door is not wanted."""
+class Listener:
+    """A receiver's door: ``endpoint`` is ``host:port``, ``max_bytes`` the largest request."""
 
-    grpc_endpoint: str | None
-    http_endpoint: str | None
-    health_endpoint: str | None
-    max_request_bytes: int
-    spool_max_bytes: int
+    endpoint: str
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Bytes of all segments and of one; ``shutdown_timeout`` is how many seconds a stop waits for the sinks."""
+
+    max_bytes: int
+    segment_bytes: int
     shutdown_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """``None`` where a door is not wanted. ``source`` is the YAML that this was made of, environment filled in."""
+
+    grpc: Listener | None
+    http: Listener | None
+    health_endpoint: str | None
+    spool: Spool
+    log_level: str
     exporters: Mapping[str, Exporter]
     processors: Mapping[str, Mapping[str, Any]]
     pipelines: Sequence[Pipeline]
+    source: Mapping[str, Any]
 
-    def signals_of(self, exporter: str) -> dict[str, Sequence[str]]:
+    @property
+    def signals(self) -> frozenset[str]:
+        """The signals that some exporter gets."""
+        return frozenset(pipeline.signal for pipeline in self.pipelines)
+
+    def processors_of(self, exporter: str) -> dict[str, Sequence[str]]:
         """What goes to an exporter: signal → names of the processors before it."""
         found: dict[str, Sequence[str]] = {}
         for pipeline in self.pipelines:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from verl_otel.collector import decode
 from verl_otel.collector.processors import Processor
@@ -10,6 +12,20 @@ from verl_otel.collector.records import Batch, EventRecord, MetricPoint, SpanRec
 from verl_otel.collector.spool import SpoolReader
 
 _BATCH_BYTES = 8 << 20
+_BATCH_ITEMS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A batch for the sink, and the ``requests`` that it was made of.
+
+    ``items`` counts spans, points and log records by signal. ``undecodable`` are requests that are not in the batch.
+    """
+
+    batch: Batch
+    requests: Sequence[tuple[str, bytes]]
+    items: Counter[str]
+    undecodable: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class Batches:
@@ -27,21 +43,20 @@ class Batches:
         self._reader = reader
         self._wants = wants
         self._processors = processors
-        self.undecodable = 0
 
-    def next(self) -> Batch | None:
+    def next(self) -> Load | None:
         """The next batch (it may hold nothing for this sink, but moves its place), or ``None`` at the spool's end."""
         start = end = self._reader.position
-        raw: list[tuple[str, bytes]] = []
+        requests: list[tuple[str, bytes]] = []
+        undecodable: list[tuple[str, bytes]] = []
+        items: Counter[str] = Counter()
         spans: list[SpanRecord] = []
         events: list[EventRecord] = []
         metrics: list[MetricPoint] = []
-        for position, entry in self._reader.read(_BATCH_BYTES):
+        for position, entry in self._reader.read(_BATCH_BYTES, _BATCH_ITEMS):
             end = position
             if entry.signal not in self._processors:
                 continue
-            if "raw" in self._wants:
-                raw.append((entry.signal, entry.data))
             try:
                 if entry.signal == "traces" and "spans" in self._wants:
                     spans += decode.spans(entry.data)
@@ -51,20 +66,29 @@ class Batches:
                     metrics += decode.metrics(entry.data)
             except decode.Undecodable:
                 # The receiver parsed it before it came here; if this happens all the same, it must not block the rest.
-                self.undecodable += 1
+                undecodable.append((entry.signal, entry.data))
+                continue
+            items[entry.signal] += entry.items
+            requests.append((entry.signal, entry.data))
         if end == start:
             return None
-        return self._processed(Batch(start, end, spans, events, metrics, raw))
+        batch = Batch(start, end, spans, events, metrics, requests if "raw" in self._wants else ())
+        return Load(self._processed(batch), requests, items, undecodable)
 
     def _processed(self, batch: Batch) -> Batch:
-        chains = [(signal, chain) for signal, chain in self._processors.items() if chain]
-        if not chains:
-            return batch
-        parts = {"traces": batch.spans, "logs": batch.events, "metrics": batch.metrics}
-        for signal, chain in chains:
-            names = {"traces": "spans", "logs": "events", "metrics": "metrics"}
-            part = Batch(batch.start, batch.end, **{names[signal]: parts[signal]})  # type: ignore[arg-type]
-            for processor in chain:
-                part = processor(part)
-            parts[signal] = getattr(part, names[signal])
-        return Batch(batch.start, batch.end, parts["traces"], parts["logs"], parts["metrics"], batch.raw)  # type: ignore[arg-type]
+        # Each signal has a chain of its own: a processor sees a batch with that signal's records only.
+        spans, events, metrics = batch.spans, batch.events, batch.metrics
+        empty = Batch(batch.start, batch.end)
+        if chain := self._processors.get("traces"):
+            spans = _through(chain, replace(empty, spans=spans)).spans
+        if chain := self._processors.get("logs"):
+            events = _through(chain, replace(empty, events=events)).events
+        if chain := self._processors.get("metrics"):
+            metrics = _through(chain, replace(empty, metrics=metrics)).metrics
+        return replace(batch, spans=spans, events=events, metrics=metrics)
+
+
+def _through(chain: Sequence[Processor], batch: Batch) -> Batch:
+    for processor in chain:
+        batch = processor(batch)
+    return batch

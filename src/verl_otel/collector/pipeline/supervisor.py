@@ -8,7 +8,11 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 logger = logging.getLogger(__name__)
 
@@ -18,43 +22,52 @@ _STABLE_S = 60.0
 
 
 class WorkerProcess:
-    """One sink's process."""
+    """One sink's process; ``config`` is the part of the collector's configuration that it needs."""
 
-    def __init__(self, sink: str, home: Path, config_file: Path | None) -> None:
+    def __init__(self, sink: str, home: Path, config: Mapping[str, Any]) -> None:
         self.sink = sink
         self.restarts = 0
-        self._order = json.dumps({"sink": sink, "home": str(home), "config": str(config_file) if config_file else ""})
+        # As text on its standard input: a file may have changed when the process starts again, and its arguments and
+        # environment can be read by others on the machine.
+        order = {"sink": sink, "home": str(home), "config": yaml.safe_dump(dict(config)), "parent": os.getpid()}
+        self._order = json.dumps(order)
         self._process: asyncio.subprocess.Process | None = None
         self._draining = False
 
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        running = self._process is not None and self._process.returncode is None
-        return self._process.pid if running and self._process else None
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
 
     async def keep_running(self) -> None:
         """Run the process, again and again, until it was asked to drain and did."""
-        pause = _FIRST_PAUSE_S
+        pause = 0.0
         while True:
             started = time.monotonic()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "verl_otel.collector.pipeline.worker",
-                stdin=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-            await self._say(self._order)
-            if self._draining:
-                await self._say("drain")
-            code = await self._process.wait()
+            try:
+                code = await self._run()
+            except OSError as error:
+                code = f"no start: {error}"
             if code == 0 and self._draining:
                 return
             self.restarts += 1
-            pause = _FIRST_PAUSE_S if time.monotonic() - started > _STABLE_S else min(pause * 2, _LONGEST_PAUSE_S)
-            logger.error("%s: its process ended with %s; starting it again in %.0fs", self.sink, code, pause)
+            lived = time.monotonic() - started
+            pause = _FIRST_PAUSE_S if lived > _STABLE_S or not pause else min(pause * 2, _LONGEST_PAUSE_S)
+            logger.error("%s: its process ended (%s); starting it again in %.0fs", self.sink, code, pause)
             await asyncio.sleep(pause)
+
+    async def _run(self) -> int | str:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "verl_otel.collector.pipeline.worker",
+            stdin=asyncio.subprocess.PIPE,
+        )
+        await self._say(self._order)
+        if self._draining:
+            await self._say("drain")
+        return await self._process.wait()
 
     async def drain(self) -> None:
         """Ask the process to finish what is in the spool and end."""
@@ -66,10 +79,15 @@ class WorkerProcess:
             try:
                 self._process.stdin.write(line.encode() + b"\n")
                 await self._process.stdin.drain()
-            except (ConnectionError, OSError):
+            except OSError:
                 logger.debug("%s: its process is gone", self.sink)
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """End the process at once; what it had not committed comes again next time."""
-        if self.pid is not None and self._process is not None:
-            self._process.kill()
+        process = self._process
+        if process is not None and process.returncode is None:
+            try:
+                process.kill()
+            except ProcessLookupError:
+                return
+            await process.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from verl_otel.collector.processors.resource import resource
@@ -11,4 +11,4 @@ from verl_otel.collector.records import Batch
 Processor = Callable[[Batch], Batch]
 
 # name in YAML -> (config, path) -> processor; raises sinks.base.ConfigError
-FACTORIES: dict[str, Callable[[Mapping[str, Any], str], Processor]] = {"resource": resource}
+FACTORIES: dict[str, Callable[[Any, str], Processor]] = {"resource": resource}

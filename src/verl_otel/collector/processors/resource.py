@@ -6,24 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from verl_otel.collector.config.keys import Problems
 from verl_otel.collector.records import Batch, EventRecord, MetricPoint, Resource, SpanRecord
-from verl_otel.collector.sinks.base import ConfigError
 
 _ACTIONS = ("insert", "update", "upsert", "delete")
 R = TypeVar("R", SpanRecord, EventRecord, MetricPoint)
 
 
-def resource(config: Mapping[str, Any], path: str) -> Callable[[Batch], Batch]:
-    """``attributes: [{key, value, action: insert|update|upsert|delete}]``."""
-    actions: Any = config.get("attributes")
-    if set(config) - {"attributes"} or not isinstance(actions, list):
-        raise ConfigError(path, "give `attributes: [{key: …, value: …, action: upsert}]`")
-    for index, action in enumerate(actions):
-        where = f"{path}.attributes[{index}]"
-        if not isinstance(action, Mapping) or "key" not in action or action.get("action") not in _ACTIONS:
-            raise ConfigError(where, f"needs key and action, one of {', '.join(_ACTIONS)}")
-        if action["action"] != "delete" and "value" not in action:
-            raise ConfigError(where, f"action {action['action']} needs a value")
+def resource(config: Any, path: str) -> Callable[[Batch], Batch]:
+    """``attributes: [{key, value, action: insert|update|upsert|delete}]``; raises ``ConfigError``."""
+    actions = _checked(config, path)
 
     def process(batch: Batch) -> Batch:
         changed: dict[int, Resource] = {}
@@ -40,6 +32,24 @@ def resource(config: Mapping[str, Any], path: str) -> Callable[[Batch], Batch]:
         return replace(batch, spans=of(batch.spans), events=of(batch.events), metrics=of(batch.metrics))
 
     return process
+
+
+def _checked(config: Any, path: str) -> list[Mapping[str, Any]]:
+    problems = Problems()
+    actions = problems.mapping(config, path, ("attributes",)).get("attributes")
+    if not isinstance(actions, list) or not actions:
+        problems.add(f"{path}.attributes", "must be a list of {key: …, value: …, action: upsert}")
+        actions = []
+    for index, action in enumerate(actions):
+        where = f"{path}.attributes[{index}]"
+        keys = problems.mapping(action, where, ("key", "value", "action"))
+        if not isinstance(keys.get("key"), str):
+            problems.add(f"{where}.key", "must be an attribute's name")
+        what = problems.choice(keys.get("action"), f"{where}.action", _ACTIONS, "")
+        if what != "delete" and keys.get("value") is None:
+            problems.add(f"{where}.value", f"is missing; action {what} needs one")
+    problems.raise_first()
+    return actions
 
 
 def _apply(old: Resource, actions: Sequence[Mapping[str, Any]]) -> Resource:

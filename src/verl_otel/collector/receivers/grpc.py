@@ -11,7 +11,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from verl_otel.collector.decode import Undecodable
-from verl_otel.collector.receivers.intake import RETRY_AFTER_S, Intake
+from verl_otel.collector.receivers.intake import RETRY_AFTER_S, Intake, NotTaken
 from verl_otel.collector.spool import SpoolFull
 
 _SERVICES = {
@@ -37,6 +37,8 @@ def _export(intake: Intake, signal: str) -> Any:
     async def export(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         try:
             await intake.take(signal, request)
+        except NotTaken as error:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
         except Undecodable as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except SpoolFull as error:

@@ -1,48 +1,59 @@
-"""The OTLP/HTTP receiver: protobuf and JSON, plain and gzip."""
+"""The OTLP/HTTP receiver: protobuf and JSON, plain, gzip and deflate."""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
+from typing import Any
 
 from aiohttp import web
 from google.protobuf import json_format
+from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from verl_otel.collector.decode import Undecodable
-from verl_otel.collector.receivers import otlp_json
-from verl_otel.collector.receivers.intake import RETRY_AFTER_S, Intake
+from verl_otel.collector.receivers.intake import RETRY_AFTER_S, Intake, NotTaken
 from verl_otel.collector.spool import SpoolFull
 
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
+_ENCODINGS = ("identity", "gzip", "deflate")
 _RESPONSES = {
     "traces": ExportTraceServiceResponse(),
     "metrics": ExportMetricsServiceResponse(),
     "logs": ExportLogsServiceResponse(),
 }
-_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED = 3, 8
+# What takes longer than a few milliseconds to unpack must not hold up the other senders.
+_LARGE = 1 << 20
 
 
 class TooLarge(ValueError):
     """A body that is, or unpacks to, more than the limit."""
 
 
-def application(intake: Intake, max_bytes: int) -> web.Application:
-    """The routes ``/v1/{signal}``; ``max_bytes`` limits a request, packed and unpacked."""
+def runner(intake: Intake, max_bytes: int) -> web.AppRunner:
+    """A server of the routes ``/v1/{signal}``; ``max_bytes`` limits a request, packed and unpacked."""
     app = web.Application(client_max_size=max_bytes)
 
     async def export(request: web.Request) -> web.Response:
-        signal = request.match_info["signal"]
-        kind = request.content_type
+        signal, kind = request.match_info["signal"], request.content_type
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if kind not in (_PROTOBUF, _JSON):
             return _failed(_PROTOBUF, 415, f"content type {kind!r}: send {_PROTOBUF} or {_JSON}")
+        if encoding not in _ENCODINGS:
+            return _failed(kind, 415, f"content encoding {encoding!r}: send one of {', '.join(_ENCODINGS)}")
         try:
-            body = await _body(request, max_bytes)
-            await intake.take(signal, otlp_json.to_protobuf(signal, body) if kind == _JSON else body)
-        except TooLarge as error:
-            return _failed(kind, 413, str(error))
+            body = await request.read()
+            if encoding != "identity":
+                unpack = (body, max_bytes)
+                body = await asyncio.to_thread(_unpack, *unpack) if len(body) > _LARGE else _unpack(*unpack)
+            await intake.take(signal, body, is_json=kind == _JSON)
+        except (TooLarge, web.HTTPRequestEntityTooLarge):
+            return _failed(kind, 413, f"the request is larger than {max_bytes} bytes; send smaller batches")
+        except NotTaken as error:
+            return _failed(kind, 404, str(error))
         except Undecodable as error:
             return _failed(kind, 400, str(error))
         except SpoolFull as error:
@@ -50,27 +61,43 @@ def application(intake: Intake, max_bytes: int) -> web.Application:
         return _answer(kind, 200, _RESPONSES[signal])
 
     app.router.add_post(r"/v1/{signal:traces|metrics|logs}", export)
-    return app
+    # Unpacked here and not by aiohttp, which takes a stream that was cut short for a whole one.
+    return web.AppRunner(app, access_log=None, shutdown_timeout=5, auto_decompress=False)
 
 
-async def _body(request: web.Request, max_bytes: int) -> bytes:
-    encoding = request.headers.get("Content-Encoding", "identity").lower()
-    if encoding not in ("identity", "gzip", "deflate"):
-        raise Undecodable(f"content encoding {encoding!r}: send gzip, deflate or none")
-    try:
-        # aiohttp unpacks gzip and deflate itself, piece by piece, and stops at the limit.
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise TooLarge(f"the request is larger than {max_bytes} bytes") from None
-    except (zlib.error, web.HTTPBadRequest, ValueError) as error:
-        raise Undecodable(f"the body does not unpack: {error}") from None
+def _unpack(body: bytes, max_bytes: int) -> bytes:
+    """Undo gzip or zlib, of one or several members; never makes more than ``max_bytes`` and a little."""
+    parts: list[bytes] = []
+    room = max_bytes
+    while body:
+        member = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        try:
+            part = member.decompress(body, room + 1)
+        except zlib.error as error:
+            raise Undecodable(f"the body does not unpack: {error}") from None
+        room -= len(part)
+        if room < 0:
+            raise TooLarge
+        if not member.eof:
+            raise Undecodable("the body does not unpack: it is cut short")
+        parts.append(part)
+        body = member.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _answer(kind: str, status: int, message: object, headers: dict[str, str] | None = None) -> web.Response:
-    body = json_format.MessageToJson(message).encode() if kind == _JSON else message.SerializeToString()  # type: ignore[attr-defined]
-    return web.Response(body=body, status=status, content_type=kind, headers=headers)
+_CODES = {
+    400: code_pb2.INVALID_ARGUMENT,
+    404: code_pb2.UNIMPLEMENTED,
+    413: code_pb2.RESOURCE_EXHAUSTED,
+    415: code_pb2.INVALID_ARGUMENT,
+    503: code_pb2.UNAVAILABLE,
+}
 
 
 def _failed(kind: str, status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-    code = _RESOURCE_EXHAUSTED if status in (413, 503) else _INVALID_ARGUMENT
-    return _answer(kind, status, Status(code=code, message=text), headers)
+    return _answer(kind, status, Status(code=_CODES[status], message=text), headers)
+
+
+def _answer(kind: str, status: int, message: Any, headers: dict[str, str] | None = None) -> web.Response:
+    body = json_format.MessageToJson(message).encode() if kind == _JSON else message.SerializeToString()
+    return web.Response(body=body, status=status, content_type=kind, headers=headers)

@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection
 
 from verl_otel.collector import decode
+from verl_otel.collector.receivers import otlp_json
 from verl_otel.collector.spool import SpoolFull, SpoolWriter
 
 RETRY_AFTER_S = 5
 
 
-class Intake:
-    """The way from a receiver to the spool; ``accepted`` and ``refused`` count items by signal."""
+class NotTaken(ValueError):
+    """No pipeline is configured for the signal; sending it again is of no use."""
 
-    def __init__(self, spool: SpoolWriter) -> None:
+
+class Intake:
+    """The way from a receiver to the spool.
+
+    ``accepted`` and ``refused`` count items by signal, ``undecodable`` requests. ``signals`` are those that have a
+    pipeline.
+    """
+
+    def __init__(self, spool: SpoolWriter, signals: Collection[str]) -> None:
         self._spool = spool
+        self._signals = frozenset(signals)
         self.accepted: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.undecodable: Counter[str] = Counter()
 
-    async def take(self, signal: str, data: bytes) -> None:
-        """Return once ``data`` is on disk.
+    async def take(self, signal: str, data: bytes, is_json: bool = False) -> None:
+        """Return once ``data`` (protobuf, or JSON) is on disk.
 
         Raises:
+            NotTaken: there is no pipeline for this signal.
             Undecodable: it is no request of this signal; nothing was kept, and sending it again is of no use.
             SpoolFull: there is no room now; the sender should try again.
         """
-        items = decode.count(signal, decode.parse(signal, data))
+        if signal not in self._signals:
+            raise NotTaken(f"this collector has no pipeline for {signal}")
+        try:
+            if is_json:
+                data = otlp_json.to_protobuf(signal, data)
+            items = decode.count(signal, decode.parse(signal, data))
+        except decode.Undecodable:
+            self.undecodable[signal] += 1
+            raise
         if items == 0:
             return
         try:
-            await asyncio.wrap_future(self._spool.append(signal, data))
+            await asyncio.wrap_future(self._spool.append(signal, data, items))
         except SpoolFull:
             self.refused[signal] += items
             raise

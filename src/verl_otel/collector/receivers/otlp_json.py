@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from typing import Any
 
@@ -17,12 +16,14 @@ _IDS = frozenset({"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "p
 def to_protobuf(signal: str, text: bytes) -> bytes:
     """The protobuf bytes of a JSON request; raises ``Undecodable``."""
     try:
-        message = json_format.ParseDict(
-            _with_base64_ids(json.loads(text)), REQUESTS[signal](), ignore_unknown_fields=True
-        )
+        node = json.loads(text)
+        if not isinstance(node, dict):
+            raise ValueError("it is no object")
+        message = json_format.ParseDict(_with_base64_ids(node), REQUESTS[signal](), ignore_unknown_fields=True)
         encoded: bytes = message.SerializeToString()
         return encoded
-    except (ValueError, RecursionError, json_format.ParseError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
+        # protobuf answers some wrong shapes with errors of its own code.
         raise Undecodable(f"not an OTLP {signal} request in JSON: {error}") from None
 
 
@@ -37,5 +38,5 @@ def _with_base64_ids(node: Any) -> Any:
 def _id(text: Any) -> str:
     try:
         return base64.b64encode(bytes.fromhex(text)).decode()
-    except (TypeError, ValueError, binascii.Error):
+    except (TypeError, ValueError):
         raise ValueError(f"id {text!r} is not hex") from None

@@ -8,7 +8,7 @@ destination has them. It may raise ``Retry`` (the same batch comes again after a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,11 +25,16 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """The destination will never take this; ``count`` records are set aside."""
+    """The destination will never take this; ``count`` records are set aside.
 
-    def __init__(self, message: str, count: int = 1) -> None:
+    ``requests`` are the OTLP requests of the batch that were refused, where a sink knows them (it wants ``raw``): only
+    they are kept as dead letters, else the whole batch is.
+    """
+
+    def __init__(self, message: str, count: int = 1, requests: Sequence[tuple[str, bytes]] = ()) -> None:
         super().__init__(message)
         self.count = count
+        self.requests = requests
 
 
 class ConfigError(ValueError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from verl_otel.collector.records import Position
+
+logger = logging.getLogger(__name__)
 
 _SUFFIX = ".cursor.json"
 _START = Position(0, 0)
@@ -28,17 +31,24 @@ class Cursor:
     last_error: str = ""
     last_error_at: float = 0.0
     failing: bool = False
+    failing_since: float = 0.0
     updated_at: float = 0.0
 
     @classmethod
     def load(cls, folder: Path, sink: str) -> Cursor:
         """The cursor of ``sink``, or a new one at the spool's beginning."""
+        file = _file(folder, sink)
         try:
-            loaded = json.loads(_file(folder, sink).read_text())
-        except (OSError, ValueError):
+            loaded = json.loads(file.read_text())
+            # Files of older and newer versions may have other fields.
+            known = {item.name: loaded[item.name] for item in fields(cls) if item.name in loaded}
+            segment, offset = known["position"]
+            return cls(**{**known, "sink": sink, "position": Position(int(segment), int(offset))})
+        except FileNotFoundError:
             return cls(sink)
-        loaded["position"] = Position(*loaded["position"])
-        return cls(**loaded)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            logger.error("%s: %s cannot be read (%s); begins at the oldest data", sink, file.name, error)
+            return cls(sink)
 
     def save(self, folder: Path) -> None:
         """Replace the file; a crash leaves the old one or the new one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,27 +10,30 @@ from verl_otel.collector.records import Position
 from verl_otel.collector.spool import segments
 from verl_otel.collector.spool.segments import Entry
 
+logger = logging.getLogger(__name__)
+
 _CHUNK = 4 << 20
 
 
 class SpoolReader:
-    """Goes through a spool from ``position`` on."""
+    """Goes through a spool from ``position`` on; ``skipped_bytes`` counts what could not be read."""
 
     def __init__(self, folder: Path, position: Position) -> None:
         self._folder = folder
         self.position = position
+        self.skipped_bytes = 0
 
-    def read(self, max_bytes: int) -> Iterator[tuple[Position, Entry]]:
-        """Whole requests from here on, with the place behind each, until ``max_bytes`` or the end of what is there."""
-        taken = 0
-        while taken < max_bytes:
+    def read(self, max_bytes: int, max_items: int) -> Iterator[tuple[Position, Entry]]:
+        """Whole requests from here on, with the place behind each, until one limit is passed or there is no more."""
+        size = items = 0
+        while True:
             got = False
             for entry in self._read_segment():
                 got = True
                 self.position = Position(self.position.segment, entry.end)
-                taken += len(entry.data)
                 yield self.position, entry
-                if taken >= max_bytes:
+                size, items = size + len(entry.data), items + entry.items
+                if size >= max_bytes or items >= max_items:
                     return
             if not got and not self._next_segment():
                 return
@@ -43,14 +47,14 @@ class SpoolReader:
                     size = segments.path(self._folder, number).stat().st_size
                 except FileNotFoundError:
                     continue
-                total += size - (self.position.offset if number == self.position.segment else 0)
-        return max(0, total)
+                total += max(0, size - (self.position.offset if number == self.position.segment else 0))
+        return total
 
     def _read_segment(self) -> Iterator[Entry]:
-        file = segments.path(self._folder, self.position.segment)
+        """The whole requests of the next piece of the segment; none where it ends, is torn, or is no more."""
         base = self.position.offset
         try:
-            with file.open("rb") as handle:
+            with segments.path(self._folder, self.position.segment).open("rb") as handle:
                 handle.seek(base)
                 buffer = handle.read(_CHUNK)
                 wanted = segments.frame_bytes(buffer)
@@ -69,6 +73,12 @@ class SpoolReader:
         if not later:
             return False
         # The last frames of the old segment may have come between reading it and seeing the new one.
-        if next(self._read_segment(), None) is None:
-            self.position = Position(later[0], 0)
+        if next(self._read_segment(), None) is not None:
+            return True
+        file = segments.path(self._folder, self.position.segment)
+        left = file.stat().st_size - self.position.offset if file.exists() else 0
+        if left > 0:
+            self.skipped_bytes += left
+            logger.error("spool: %s is damaged at %d; skipped %d bytes", file.name, self.position.offset, left)
+        self.position = Position(later[0], 0)
         return True

@@ -1,4 +1,4 @@
-"""How a segment looks: frames of ``magic, signal, length, time, crc32`` and an OTLP request, one after the other.
+"""How a segment looks: frames of a header (magic, signal, length, items, time, crc32) and an OTLP request, end to end.
 
 A frame counts once all of it is there and its checksum fits; what follows the last good frame is a torn tail.
 """
@@ -11,40 +11,49 @@ from pathlib import Path
 from typing import NamedTuple
 
 SIGNALS = ("traces", "metrics", "logs")
-_HEADER = struct.Struct("<HBxIQI")
-_MAGIC = 0x5056
+_HEADER = struct.Struct("<HBxIIQI")
+_MAGIC = 0x5057
 HEADER_BYTES = _HEADER.size
 SUFFIX = ".otlp"
 
 
 class Entry(NamedTuple):
-    """One request of the spool. ``end`` is the offset behind it in its segment; ``received_ns`` is Unix time."""
+    """One request of the spool.
+
+    ``items`` counts its spans, points or log records, ``received_ns`` is Unix time, ``end`` the offset behind it.
+    """
 
     signal: str
     data: bytes
+    items: int
     received_ns: int
     end: int
 
 
-def encode(signal: str, data: bytes, received_ns: int) -> bytes:
+def encode(signal: str, data: bytes, items: int, received_ns: int) -> bytes:
     """A frame for one request."""
-    head = _HEADER.pack(_MAGIC, SIGNALS.index(signal), len(data), received_ns, 0)
-    checksum = zlib.crc32(data, zlib.crc32(head))
-    return _HEADER.pack(_MAGIC, SIGNALS.index(signal), len(data), received_ns, checksum) + data
+    fields = (_MAGIC, SIGNALS.index(signal), len(data), items, received_ns)
+    return _HEADER.pack(*fields, _checksum(fields, data)) + data
 
 
-def decode(buffer: bytes | memoryview, start: int, base: int = 0) -> Entry | None:
+def decode(buffer: bytes, start: int, base: int = 0) -> Entry | None:
     """The frame at ``start`` of ``buffer`` (which begins at offset ``base`` of its segment); ``None`` if not whole."""
-    if len(buffer) - start < HEADER_BYTES:
+    data_start = start + HEADER_BYTES
+    if len(buffer) < data_start:
         return None
-    magic, signal, length, received_ns, checksum = _HEADER.unpack_from(buffer, start)
-    if magic != _MAGIC or signal >= len(SIGNALS) or len(buffer) - start - HEADER_BYTES < length:
+    *fields, checksum = _HEADER.unpack_from(buffer, start)
+    magic, signal, length, items, received_ns = fields
+    end = data_start + length
+    if magic != _MAGIC or signal >= len(SIGNALS) or len(buffer) < end:
         return None
-    data = bytes(buffer[start + HEADER_BYTES : start + HEADER_BYTES + length])
-    head = _HEADER.pack(magic, signal, length, received_ns, 0)
-    if zlib.crc32(data, zlib.crc32(head)) != checksum:
+    data = buffer[data_start:end]
+    if _checksum(fields, data) != checksum:
         return None
-    return Entry(SIGNALS[signal], data, received_ns, base + start + HEADER_BYTES + length)
+    return Entry(SIGNALS[signal], data, items, received_ns, base + end)
+
+
+def _checksum(fields: tuple[int, ...] | list[int], data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(_HEADER.pack(*fields, 0)))
 
 
 def path(folder: Path, number: int) -> Path:
@@ -58,22 +67,20 @@ def numbers(folder: Path) -> list[int]:
 
 
 def good_length(file: Path) -> int:
-    """How many bytes of a segment are whole frames."""
+    """How many bytes at the beginning of a segment are whole frames."""
     offset = 0
     with file.open("rb") as handle:
         while True:
             head = handle.read(HEADER_BYTES)
-            if len(head) < HEADER_BYTES:
+            size = frame_bytes(head)
+            if decode(head + handle.read(max(0, size - len(head))), 0) is None:
                 return offset
-            length = _HEADER.unpack(head)[2]
-            if decode(head + handle.read(length), 0) is None:
-                return offset
-            offset += HEADER_BYTES + length
+            offset += size
 
 
 def frame_bytes(buffer: bytes) -> int:
     """How long the frame at the start of ``buffer`` says it is; 0 if that cannot be told."""
     if len(buffer) < HEADER_BYTES:
         return 0
-    magic, _, length, _, _ = _HEADER.unpack_from(buffer)
+    magic, _, length, *_ = _HEADER.unpack_from(buffer)
     return HEADER_BYTES + int(length) if magic == _MAGIC else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
 MAX_BYTES = 20 << 30
+# A disk that is slower than the senders must not fill the memory: beyond this much unwritten, appends are refused.
+_MAX_WAITING_BYTES = 256 << 20
 
 
 class SpoolFull(Exception):
@@ -29,81 +32,79 @@ class SpoolLocked(Exception):
 
 
 class SpoolWriter:
-    """Appends requests to segments in ``folder``.
+    """Appends requests to segments in ``folder``; its methods may be called from any thread.
 
     Args:
         folder: where the segments are.
         max_bytes: how large all segments together may become; beyond it appends are refused.
         segment_bytes: when to begin a new segment.
+
+    Raises:
+        SpoolLocked: another process writes there.
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         folder.mkdir(parents=True, exist_ok=True)
         self._lock_file = _lock(folder / "lock")
-        self.repaired_bytes = self._open_last()
-        self._sizes = {number: segments.path(folder, number).stat().st_size for number in segments.numbers(folder)}
-        self._waiting: list[tuple[bytes, Future[Position]]] = []
+        # Guards all that follows; the file itself is only the writing thread's.
         self._changed = threading.Condition()
+        self._waiting: list[tuple[bytes, Future[Position]]] = []
+        self._waiting_bytes = 0
         self._closed = False
-        self._rotate_next = False
+        known = segments.numbers(folder)
+        self.repaired_bytes = _cut_torn_tail(segments.path(folder, known[-1])) if known else 0
+        self._sizes = {number: segments.path(folder, number).stat().st_size for number in known}
+        # Each start begins a new segment: after a power cut a sink may know places behind what the disk kept, and
+        # nothing new may come to lie under those. An empty spool may be the successor of one that was deleted while
+        # sinks still know how far they were in it; numbers that grow with time keep new places behind old ones.
+        self._number = known[-1] + 1 if known else int(time.time())
+        self._handle = self._create(self._number)
+        self._offset = 0
+        self._spoiled = False
         self._thread = threading.Thread(target=self._run, name="spool-writer", daemon=True)
         self._thread.start()
 
-    def _open_last(self) -> int:
-        known = segments.numbers(self._folder)
-        # An empty spool may be the successor of one that was deleted, while sinks still know how far they were in that
-        # one. Numbers that grow with time keep every new place behind every old one.
-        self._number = known[-1] if known else int(time.time())
-        file = segments.path(self._folder, self._number)
-        torn = 0
-        if file.exists():
-            good = segments.good_length(file)
-            torn = file.stat().st_size - good
-            if torn:
-                logger.warning("spool: cut a torn tail of %d bytes from %s (never acknowledged)", torn, file.name)
-                with file.open("r+b") as handle:
-                    handle.truncate(good)
-                    os.fsync(handle.fileno())
-        self._handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._offset = os.fstat(self._handle).st_size
-        _sync_folder(self._folder)
-        return torn
-
-    def append(self, signal: str, data: bytes) -> Future[Position]:
-        """Queue a request; the future has the place behind it once it is on disk, or raises ``SpoolFull``."""
-        frame = segments.encode(signal, data, time.time_ns())
+    def append(self, signal: str, data: bytes, items: int) -> Future[Position]:
+        """Queue a request of ``items`` items; the future has the place behind it once it is on disk, or ``SpoolFull``."""
+        frame = segments.encode(signal, data, items, time.time_ns())
         future: Future[Position] = Future()
+        # A sender that goes away cancels its wait; the request is written all the same.
+        future.set_running_or_notify_cancel()
         with self._changed:
-            if self._closed:
-                future.set_exception(SpoolFull("the collector is stopping"))
-            elif self.total_bytes() + len(frame) > self._max_bytes:
-                future.set_exception(SpoolFull(f"the spool is at its limit of {self._max_bytes} bytes"))
-            else:
+            refusal = self._refusal(len(frame))
+            if refusal is None:
                 self._waiting.append((frame, future))
+                self._waiting_bytes += len(frame)
                 self._changed.notify()
+        if refusal is not None:
+            future.set_exception(refusal)
         return future
 
     def total_bytes(self) -> int:
         """Size of all segments."""
-        return sum(self._sizes.values())
+        with self._changed:
+            return sum(self._sizes.values())
 
-    def end(self) -> Position:
-        """The place behind all that is on disk."""
-        return Position(self._number, self._offset)
+    def bytes_after(self, position: Position) -> int:
+        """How much lies on disk behind ``position``."""
+        with self._changed:
+            sizes = {number: size for number, size in self._sizes.items() if number >= position.segment}
+        if position.segment in sizes:
+            sizes[position.segment] = max(0, sizes[position.segment] - position.offset)
+        return sum(sizes.values())
 
     def drop_before(self, position: Position) -> int:
         """Delete whole segments that lie before ``position``; returns how many."""
-        dropped = 0
-        for number in sorted(self._sizes):
-            if number >= position.segment or number >= self._number:
-                break
+        with self._changed:
+            behind = [number for number in self._sizes if number < min(position.segment, self._number)]
+            for number in behind:
+                del self._sizes[number]
+        for number in behind:
             segments.path(self._folder, number).unlink(missing_ok=True)
-            del self._sizes[number]
-            dropped += 1
-        return dropped
+        return len(behind)
 
     def close(self) -> None:
         """Write what is queued, then release the spool."""
@@ -116,53 +117,96 @@ class SpoolWriter:
         os.close(self._handle)
         os.close(self._lock_file)
 
+    def _refusal(self, frame_bytes: int) -> SpoolFull | None:
+        if self._closed:
+            return SpoolFull("the collector is stopping")
+        if sum(self._sizes.values()) + self._waiting_bytes + frame_bytes > self.max_bytes:
+            return SpoolFull(f"the spool is at its limit of {self.max_bytes} bytes")
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            return SpoolFull("the disk does not keep up")
+        return None
+
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting and not self._closed:
                     self._changed.wait()
                 batch, self._waiting = self._waiting, []
-                if not batch and self._closed:
+                if not batch:
                     return
-            self._write(batch)
+            try:
+                end = self._write(b"".join(frame for frame, _ in batch))
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                reason = "the disk is full" if full else f"cannot write: {error}"
+                logger.error("spool: %s; requests are refused until it eases", reason)
+                self._settle(batch, SpoolFull(reason))
+            else:
+                self._settle(batch, end)
 
-    def _write(self, batch: list[tuple[bytes, Future[Position]]]) -> None:
-        before = self._offset
+    def _settle(self, batch: list[tuple[bytes, Future[Position]]], outcome: Position | SpoolFull) -> None:
+        size = sum(len(frame) for frame, _ in batch)
+        with self._changed:
+            self._waiting_bytes -= size
+            if isinstance(outcome, Position):
+                self._sizes[outcome.segment] = self._offset = outcome.offset
+        for frame, future in reversed(batch):
+            if isinstance(outcome, Position):
+                future.set_result(outcome)
+                outcome = Position(outcome.segment, outcome.offset - len(frame))
+            else:
+                future.set_exception(outcome)
+
+    def _write(self, data: bytes) -> Position:
+        """Put ``data`` on disk as a whole and return the place behind it; raises ``OSError`` when nothing was kept."""
+        if self._spoiled or self._offset >= self._segment_bytes:
+            self._rotate()
         try:
-            if before >= self._segment_bytes or self._rotate_next:
-                self._rotate()
-                self._rotate_next = False
-                before = 0
-            data = b"".join(frame for frame, _ in batch)
             written = 0
             while written < len(data):
                 written += os.write(self._handle, memoryview(data)[written:])
             os.fdatasync(self._handle)
-        except OSError as error:
-            # Nothing of this batch was acknowledged: take it back. A reader may have seen some of it already, so what
-            # comes next goes to a new segment and never under that reader's offset.
-            os.ftruncate(self._handle, before)
-            self._rotate_next = True
-            known = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if known else f"cannot write: {error}"
-            logger.error("spool: %s; requests are refused until it eases", reason)
-            for _, future in batch:
-                future.set_exception(SpoolFull(reason))
-            return
-        self._offset = before + len(data)
-        self._sizes[self._number] = self._offset
-        position = before
-        for frame, future in batch:
-            position += len(frame)
-            future.set_result(Position(self._number, position))
+        except OSError:
+            # Nothing of this was acknowledged: take it back. A reader may have seen some of it already, so what comes
+            # next goes to a new segment and never under that reader's place.
+            self._spoiled = True
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, self._offset)
+            raise
+        return Position(self._number, self._offset + len(data))
 
     def _rotate(self) -> None:
-        file = segments.path(self._folder, self._number + 1)
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = self._create(self._number + 1)
         os.close(self._handle)
-        self._handle, self._number, self._offset = handle, self._number + 1, 0
-        self._sizes[self._number] = 0
-        _sync_folder(self._folder)
+        with self._changed:
+            if self._offset == 0:
+                # A full disk must not leave an empty segment for every attempt.
+                self._sizes.pop(self._number, None)
+                segments.path(self._folder, self._number).unlink(missing_ok=True)
+            self._handle, self._number, self._offset, self._spoiled = handle, self._number + 1, 0, False
+
+    def _create(self, number: int) -> int:
+        handle = os.open(segments.path(self._folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            # Otherwise a power cut may take the new file's name, and with it all that was acknowledged in it.
+            _sync_folder(self._folder)
+        except OSError:
+            os.close(handle)
+            raise
+        with self._changed:
+            self._sizes[number] = 0
+        return handle
+
+
+def _cut_torn_tail(file: Path) -> int:
+    good = segments.good_length(file)
+    torn = file.stat().st_size - good
+    if torn:
+        logger.warning("spool: cut a torn tail of %d bytes from %s (it was never acknowledged)", torn, file.name)
+        with file.open("r+b") as handle:
+            handle.truncate(good)
+            os.fsync(handle.fileno())
+    return torn
 
 
 def _lock(file: Path) -> int:

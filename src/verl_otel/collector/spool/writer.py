@@ -46,7 +46,8 @@ class SpoolWriter:
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
         self.max_bytes = max_bytes
-        self._segment_bytes = segment_bytes
+        # Room comes back a segment at a time: a small spool needs small ones, or a full one would stay full.
+        self._segment_bytes = min(segment_bytes, max_bytes // 8)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock_file = _lock(folder / "lock")
         # Guards all that follows; the file itself is only the writing thread's.

@@ -1,109 +1,81 @@
-"""Forwards OTLP requests over HTTP, with the official ``otlp_http`` exporter's keys."""
+"""Forwards OTLP requests in order, and counts what the destination says it did not keep."""
 
 from __future__ import annotations
 
-import difflib
-import gzip
-import http.client
-import urllib.error
-import urllib.request
+import logging
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from verl_otel.collector import decode
 from verl_otel.collector.records import Batch, Position
-from verl_otel.collector.sinks.base import ConfigError, Reject, Retry, SinkContext
+from verl_otel.collector.sinks.base import Reject, SinkContext
+from verl_otel.collector.sinks.otlp import transport
+from verl_otel.collector.sinks.otlp.config import check_grpc, check_http, is_url
 
-_KEYS = ("endpoint", "traces_endpoint", "metrics_endpoint", "logs_endpoint", "headers", "compression", "timeout")
-# Answers after which OTLP says that the same request may be sent again
-_RETRYABLE = frozenset({408, 429, 502, 503, 504})
+logger = logging.getLogger(__name__)
+
+_PARTIAL: dict[str, tuple[Any, str]] = {
+    "traces": (ExportTraceServiceResponse, "rejected_spans"),
+    "metrics": (ExportMetricsServiceResponse, "rejected_data_points"),
+    "logs": (ExportLogsServiceResponse, "rejected_log_records"),
+}
 
 
 class OtlpSink:
-    """Sends each request once per delivery; order is kept."""
+    """Over HTTP where ``endpoint`` is a URL (or a signal has its own), else over gRPC."""
 
     wants = frozenset({"raw"})
 
     @classmethod
     def check(cls, config: Mapping[str, Any], path: str) -> dict[str, Any]:
-        for key in config:
-            if key not in _KEYS:
-                close = difflib.get_close_matches(str(key), _KEYS, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_KEYS)}"
-                raise ConfigError(f"{path}.{key}", f"unknown key; {hint}")
-        endpoints = {}
-        base = str(config.get("endpoint", "")).rstrip("/")
-        for signal in ("traces", "metrics", "logs"):
-            own = config.get(f"{signal}_endpoint") or (f"{base}/v1/{signal}" if base else "")
-            endpoints[signal] = str(own)
-            if own and urlsplit(str(own)).scheme not in ("http", "https"):
-                raise ConfigError(f"{path}.endpoint", f"{own!r} is no URL; write it as http://host:4318")
-        if not any(endpoints.values()):
-            raise ConfigError(
-                f"{path}.endpoint", "is missing; give the URL of an OTLP/HTTP endpoint, as http://host:4318"
-            )
-        compression = str(config.get("compression", "gzip"))
-        if compression not in ("gzip", "none"):
-            raise ConfigError(f"{path}.compression", f"{compression!r} is not known; use gzip or none")
-        headers = config.get("headers") or {}
-        if not isinstance(headers, Mapping):
-            raise ConfigError(f"{path}.headers", "must be a mapping of names to values")
-        timeout = str(config.get("timeout", "30s")).removesuffix("s")
-        if not timeout.replace(".", "", 1).isdigit():
-            raise ConfigError(f"{path}.timeout", "is no duration in seconds; write it as 30s")
-        return {
-            "endpoints": endpoints,
-            "headers": {str(key): str(value) for key, value in headers.items()},
-            "compression": compression,
-            "timeout": float(timeout),
-        }
+        speaks_grpc = config.get("endpoint") and not is_url(config["endpoint"])
+        return check_grpc(config, path) if speaks_grpc else check_http(config, path)
 
     def __init__(self, config: Mapping[str, Any], context: SinkContext) -> None:
-        self._endpoints: dict[str, str] = config["endpoints"]
-        self._gzip = config["compression"] == "gzip"
-        self._timeout = config["timeout"]
-        self._headers = {"Content-Type": "application/x-protobuf", **config["headers"]}
-        if self._gzip:
-            self._headers["Content-Encoding"] = "gzip"
+        self._send = transport.over_grpc(config) if config["protocol"] == "grpc" else transport.over_http(config)
         self._counters = context.counters
-        self._sent = 0
-        self._sending: Position | None = None
+        self._name = context.name
+        self._batch: Position | None = None
+        self._done = 0
+        self._refused: list[tuple[str, bytes]] = []
+        self._reason = ""
 
     def start(self) -> Position | None:
         return None
 
     def deliver(self, batch: Batch) -> None:
-        # A batch is many requests; when one fails, those before it need not go out again.
-        if self._sending != batch.start:
-            self._sending, self._sent = batch.start, 0
-        refused, reason = 0, ""
-        for signal, data in batch.raw[self._sent :]:
+        # A batch is many requests: when one has to be tried again, those before it do not go out once more.
+        if self._batch != batch.start:
+            self._batch, self._done, self._refused = batch.start, 0, []
+        for signal, data in batch.raw[self._done :]:
             try:
-                self._post(signal, data)
+                self._note_partial(signal, self._send(signal, data))
             except Reject as error:
-                refused, reason = refused + error.count, str(error)
-            self._sent += 1
-        if refused:
-            raise Reject(reason, refused)
+                self._refused.append((signal, data))
+                self._reason = str(error)
+            self._done += 1
+        if self._refused:
+            count = sum(decode.count(signal, decode.parse(signal, data)) for signal, data in self._refused)
+            raise Reject(self._reason, count, tuple(self._refused))
 
-    def _post(self, signal: str, data: bytes) -> None:
-        url = self._endpoints[signal]
-        if not url:
-            return
-        body = gzip.compress(data, 1) if self._gzip else data
-        request = urllib.request.Request(url, body, self._headers, method="POST")
+    def _note_partial(self, signal: str, answer: bytes) -> None:
+        """Some destinations take a request but for some of its items; OTLP forbids to send those again."""
+        message, field = _PARTIAL[signal]
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as response:
-                response.read()
-        except urllib.error.HTTPError as error:
-            text = f"{url} answered {error.code} {error.reason}"
-            if error.code in _RETRYABLE:
-                after = error.headers.get("Retry-After", "")
-                raise Retry(text, float(after) if after.isdigit() else None) from None
-            self._counters.add("refused_requests")
-            raise Reject(text) from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Retry(f"{url}: {getattr(error, 'reason', error)}") from None
+            partial = message.FromString(answer).partial_success
+        except Exception:
+            # It took the request; that its answer is no protobuf (some answer JSON, or text) is no loss.
+            return
+        count = int(getattr(partial, field))
+        if count:
+            self._counters.add(f"otlp.{field}", count)
+            logger.warning(
+                "%s: the destination dropped %d of a request's %s: %s", self._name, count, signal, partial.error_message
+            )
 
     def tick(self) -> None:
         pass
@@ -113,3 +85,19 @@ class OtlpSink:
 
     def close(self, drain: bool) -> None:
         pass
+
+
+class OtlpHttpSink(OtlpSink):
+    """``otlp_http``."""
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any], path: str) -> dict[str, Any]:
+        return check_http(config, path)
+
+
+class OtlpGrpcSink(OtlpSink):
+    """``otlp_grpc``."""
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any], path: str) -> dict[str, Any]:
+        return check_grpc(config, path)

@@ -54,6 +54,8 @@ class SpoolWriter:
         self._changed = threading.Condition()
         self._waiting: list[tuple[bytes, Future[Position]]] = []
         self._waiting_bytes = 0
+        self._short = False
+        self._make_room = False
         self._closed = False
         known = segments.numbers(folder)
         self.repaired_bytes = _cut_torn_tail(segments.path(folder, known[-1])) if known else 0
@@ -100,9 +102,15 @@ class SpoolWriter:
     def drop_before(self, position: Position) -> int:
         """Delete whole segments that lie before ``position``; returns how many."""
         with self._changed:
-            behind = [number for number in self._sizes if number < min(position.segment, self._number)]
+            # A sink that has read a segment to its end stands there until there is more.
+            ends = [Position(number, size) for number, size in self._sizes.items() if number < self._number]
+            behind = [end.segment for end in ends if end <= position]
             for number in behind:
                 del self._sizes[number]
+            if self._short and position >= (self._number, self._offset) > (self._number, 0):
+                # What was refused may never fit beside the current segment: it is to become one that can go.
+                self._make_room = True
+                self._changed.notify()
         for number in behind:
             segments.path(self._folder, number).unlink(missing_ok=True)
         return len(behind)
@@ -122,6 +130,7 @@ class SpoolWriter:
         if self._closed:
             return SpoolFull("the collector is stopping")
         if sum(self._sizes.values()) + self._waiting_bytes + frame_bytes > self.max_bytes:
+            self._short = True
             return SpoolFull(f"the spool is at its limit of {self.max_bytes} bytes")
         if self._waiting_bytes > _MAX_WAITING_BYTES:
             return SpoolFull("the disk does not keep up")
@@ -130,15 +139,21 @@ class SpoolWriter:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closed:
+                while not self._waiting and not self._closed and not self._make_room:
                     self._changed.wait()
                 batch, self._waiting = self._waiting, []
-                if not batch:
+                closed, make_room = self._closed, self._make_room
+                self._make_room = False
+            if not batch:
+                if closed:
                     return
+                if make_room:
+                    self._try_to_rotate()
+                continue
             try:
                 end = self._write(b"".join(frame for frame, _ in batch))
-            except OSError as error:
-                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            except (OSError, MemoryError) as error:
+                full = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
                 reason = "the disk is full" if full else f"cannot write: {error}"
                 logger.error("spool: %s; requests are refused until it eases", reason)
                 self._settle(batch, SpoolFull(reason))
@@ -176,6 +191,13 @@ class SpoolWriter:
             raise
         return Position(self._number, self._offset + len(data))
 
+    def _try_to_rotate(self) -> None:
+        try:
+            self._rotate()
+        except OSError as error:
+            # It is asked for again with the next clean-up.
+            logger.error("spool: no new segment: %s", error)
+
     def _rotate(self) -> None:
         handle = self._create(self._number + 1)
         os.close(self._handle)
@@ -185,6 +207,7 @@ class SpoolWriter:
                 self._sizes.pop(self._number, None)
                 segments.path(self._folder, self._number).unlink(missing_ok=True)
             self._handle, self._number, self._offset, self._spoiled = handle, self._number + 1, 0, False
+            self._short = False
 
     def _create(self, number: int) -> int:
         handle = os.open(segments.path(self._folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

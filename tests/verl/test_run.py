@@ -30,7 +30,7 @@ def spans(trained: Training) -> list[dict[str, Any]]:
     import duckdb
 
     files = str(trained.home / "archive/signal=spans/*/*.parquet")
-    rows = duckdb.sql(f"SELECT * FROM read_parquet('{files}', union_by_name=true)").fetch_arrow_table()
+    rows = duckdb.sql(f"SELECT * FROM read_parquet('{files}', union_by_name=true)").to_arrow_table()
     return rows.to_pylist()
 
 

@@ -13,7 +13,15 @@ from verl_otel.collector.sinks.base import Reject, Retry
 from verl_otel.collector.sinks.mlflow.config import MlflowConfig
 
 # MLflow's error codes for what no second try can mend
-_FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "RESOURCE_ALREADY_EXISTS"})
+_FINAL = frozenset(
+    {
+        "INVALID_PARAMETER_VALUE",
+        "BAD_REQUEST",
+        "MALFORMED_REQUEST",
+        "RESOURCE_ALREADY_EXISTS",
+        "RESOURCE_DOES_NOT_EXIST",
+    }
+)
 
 
 class Backend:

@@ -10,7 +10,7 @@ from typing import Any
 
 from verl_otel import semconv
 from verl_otel.collector.records import EventRecord, SpanRecord
-from verl_otel.collector.sinks.base import Counters
+from verl_otel.collector.sinks.base import Counters, Reject
 from verl_otel.collector.sinks.mlflow import spans as converted
 from verl_otel.collector.sinks.mlflow.backend import Backend, translated
 from verl_otel.collector.sinks.mlflow.config import MlflowConfig
@@ -133,11 +133,8 @@ class Traces:
             with translated(self._backend.uri):
                 for key, value in tags.items():
                     self._backend.store.set_trace_tag(_trace_id(event.trace_id), key, str(value))
-        except Exception as error:
-            cause = error.__cause__
-            if getattr(cause, "error_code", "") != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            # Its trajectory was not chosen.
+        except Reject:
+            # Its trajectory was not chosen, or never came.
             self._counters.add("outcomes_without_trace")
 
 

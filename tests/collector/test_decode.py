@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections
-.abc import Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import given, settings
@@ -156,7 +155,9 @@ def test_metrics_arrive_whole() -> None:
     histogram = meter.create_histogram("histogram", explicit_bucket_boundaries_advisory=[1.0, 2.0])
     for value in (0.5, 1.5, 99):
         histogram.record(value, {"b": "x"})
-    points = {point.name: point for point in decode.metrics(encode_metrics(reader.get_metrics_data()).SerializeToString())}
+    points = {
+        point.name: point for point in decode.metrics(encode_metrics(reader.get_metrics_data()).SerializeToString())
+    }
     total = points["sum"]
     assert (total.kind, total.value, total.unit, total.description) == ("sum", 3.0, "tokens", "how many")
     assert (total.monotonic, total.temporality, total.attributes, total.scope) == (True, 2, {"a": 1}, "scope")

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class Collector:
     home: Path
     exporters: dict[str, str] = field(default_factory=lambda: {"archive": "{flush_interval: 200ms}"})
     spool: str = "shutdown_timeout: 20s"
+    text: str = ""
+    """The whole configuration, instead of ``exporters`` and ``spool``."""
     process: subprocess.Popen[str] | None = None
     stderr: str = ""
 
@@ -43,13 +46,16 @@ class Collector:
     def config(self) -> Path:
         file = self.home.parent / f"{self.home.name}.yaml"
         exporters = ", ".join(f"{name}: {keys}" for name, keys in self.exporters.items())
-        file.write_text(CONFIG.format(exporters=exporters, spool=self.spool, names=", ".join(self.exporters)))
+        made = CONFIG.format(exporters=exporters, spool=self.spool, names=", ".join(self.exporters))
+        file.write_text(self.text or made)
         return file
 
     def start(self) -> Collector:
         argv = [sys.executable, "-m", "verl_otel.cli.main", "collector"]
         argv += ["--home", str(self.home), "--config", str(self.config)]
         env = {key: value for key, value in os.environ.items() if not key.startswith(("VERL_OTEL_", "OTEL_"))}
+        # Where the test's own sink is.
+        env["PYTHONPATH"] = str(Path(__file__).with_name("plugin"))
         self.process = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
@@ -73,8 +79,12 @@ class Collector:
 
     def wait_for(self, sink: str = "archive", timeout: float = 30) -> dict[str, Any]:
         """The status once ``sink`` has everything."""
+        return self.until(lambda status: not status["sinks"][sink]["pending_bytes"], timeout)
+
+    def until(self, true: Callable[[dict[str, Any]], Any], timeout: float = 30) -> dict[str, Any]:
+        """The status once ``true`` of it."""
         deadline = time.monotonic() + timeout
-        while (status := self.status())["sinks"][sink]["pending_bytes"]:
+        while not true(status := self.status()):
             assert time.monotonic() < deadline, status
             time.sleep(0.05)
         return status

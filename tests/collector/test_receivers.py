@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.collector.rig import Collector, post, request, span_ids
 
@@ -133,14 +135,51 @@ def test_half_requests_and_silent_clients_disturb_nobody(collector: Collector, u
         connection.close()
 
 
-def test_metrics_of_its_own_are_open_metrics_and_right(collector: Collector, url: str) -> None:
-    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
-    import urllib.request
+def test_grpc_senders_that_give_up_stop_nobody(collector: Collector) -> None:
+    method = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+    with grpc.insecure_channel(collector.endpoint("grpc")) as channel:
+        calls = [channel.unary_unary(method).future(request(number), timeout=20) for number in range(0xE00, 0xE60)]
+        for call in calls:
+            call.cancel()
+    assert export(collector, request(0xE60)) is None
+    collector.wait_for()
+    assert f"{0xE60:016x}" in span_ids(collector.home)
 
+
+def test_a_packed_body_that_was_cut_short_is_refused(collector: Collector, url: str) -> None:
+    packed = gzip.compress(request(*range(0xF00, 0xF40)))
+    assert post(url, packed[:-20], Content_Encoding="gzip")[0] == 400
+    # A stream may have several members, one after the other.
+    assert post(url, gzip.compress(request(0xF80)) + gzip.compress(request(0xF81)), Content_Encoding="gzip")[0] == 200
+    collector.wait_for()
+    assert {f"{0xF80:016x}", f"{0xF81:016x}"} <= set(span_ids(collector.home))
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'{"resourceSpans": 5}', b'{"resourceSpans": [[1]]}', b"\xff"])
+def test_json_of_a_wrong_shape_is_refused(collector: Collector, url: str, body: bytes) -> None:
+    before = collector.status()["undecodable"].get("traces", 0)
+    assert post(url, body, "application/json")[0] == 400
+    assert collector.status()["undecodable"]["traces"] == before + 1
+
+
+def test_a_signal_without_a_pipeline_is_said_to_be_none(tmp_path: Path) -> None:
+    collector = Collector(tmp_path / "home")
+    text = collector.config.read_text()
+    collector.text = "\n".join(line for line in text.splitlines() if not line.startswith("    traces:"))
+    with collector:
+        url = collector.endpoint("http")
+        assert post(f"{url}/v1/traces", request(1))[0] == 404
+        error = export(collector, request(1))
+        assert error is not None
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert post(f"{url}/v1/logs", b"")[0] == 200
+
+
+def test_metrics_of_its_own_are_open_metrics_and_right(collector: Collector, url: str) -> None:
     post(url, request(1, 2, 3))
     status = collector.wait_for()
     with urllib.request.urlopen(collector.endpoint("health") + "/metrics", timeout=5) as response:
-        families = {family.name: family for family in parser.text_string_to_metric_families(response.read().decode())}
+        families = {family.name: family for family in text_string_to_metric_families(response.read().decode())}
     (accepted,) = families["otelcol_receiver_accepted_spans"].samples
     assert accepted.value == status["accepted"]["traces"]
     (sent,) = families["otelcol_exporter_sent_spans"].samples

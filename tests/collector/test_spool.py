@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -86,6 +88,94 @@ def test_a_large_request_is_read_whole(tmp_path: Path) -> None:
     writer.append("traces", large, 1).result(10)
     writer.close()
     assert [data for _, data in everything(tmp_path)] == [b"before", large]
+
+
+def test_a_small_spool_gets_room_again_when_its_reader_is_through(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, max_bytes=10_000)
+    reader = SpoolReader(tmp_path, START)
+    for _ in range(50):
+        place = writer.append("traces", b"x" * 500, 1).result(10)
+        assert len(list(reader.read(1 << 20, 1_000))) == 1
+        writer.drop_before(reader.position)
+    assert reader.position == place
+    assert writer.bytes_after(place) == 0
+    writer.close()
+
+
+def test_a_sender_that_gives_up_waiting_stops_nobody(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path)
+    assert not any(writer.append("traces", b"x", 1).cancel() for _ in range(100))
+    assert writer.append("traces", b"y", 1).result(10)
+    writer.close()
+    assert len(everything(tmp_path)) == 101
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+def test_a_disk_that_fails_refuses_and_readers_never_see_the_wrong_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    writer = SpoolWriter(tmp_path)
+    writer.append("traces", b"before", 1).result(10)
+    reader = SpoolReader(tmp_path, START)
+    assert [entry.data for _, entry in reader.read(1 << 20, 1_000)] == [b"before"]
+    real = getattr(os, call)
+
+    def full(handle: int, *data: bytes) -> int:
+        if call == "write":
+            real(handle, bytes(data[0])[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    for _ in range(5):
+        with pytest.raises(SpoolFull, match="the disk is full"):
+            writer.append("traces", b"refused" * 10, 1).result(10)
+        # A reader may be quicker than the one who takes it back.
+        list(reader.read(1 << 20, 1_000))
+    monkeypatch.undo()
+    writer.append("traces", b"after", 1).result(10)
+    assert [entry.data for _, entry in reader.read(1 << 20, 1_000)] == [b"after"]
+    assert len(segments.numbers(tmp_path)) == 2
+    assert writer.total_bytes() == sum(file.stat().st_size for file in tmp_path.glob("*.otlp"))
+    writer.close()
+
+
+def test_a_reader_that_knows_more_than_the_disk_kept_goes_on_with_what_is_new(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path)
+    place = writer.append("traces", b"x" * 100, 1).result(10)
+    writer.close()
+    # What a power cut does to what was written but not yet synced
+    os.truncate(segments.path(tmp_path, place.segment), 50)
+    writer = SpoolWriter(tmp_path)
+    assert writer.repaired_bytes == 50
+    writer.append("traces", b"y" * 500, 1).result(10)
+    assert [data for _, data in everything(tmp_path, place)] == [b"y" * 500]
+    writer.close()
+
+
+def test_damage_within_a_segment_costs_its_rest_and_is_counted(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, segment_bytes=400)
+    places = [writer.append("traces", b"x" * 150, 1).result(10) for _ in range(5)]
+    writer.close()
+    file = segments.path(tmp_path, places[0].segment)
+    data = bytearray(file.read_bytes())
+    data[places[0].offset + 40] ^= 1
+    file.write_bytes(data)
+    reader = SpoolReader(tmp_path, START)
+    found = [position for position, _ in reader.read(1 << 20, 1_000)]
+    lost = [place for place in places if place.segment == places[0].segment][1:]
+    assert found == [place for place in places if place not in lost]
+    assert reader.skipped_bytes == file.stat().st_size - places[0].offset
+
+
+def test_pending_is_what_lies_behind_a_place_in_any_segment(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, segment_bytes=400)
+    places = [writer.append("logs", b"x" * 150, 1).result(10) for _ in range(6)]
+    whole = writer.total_bytes()
+    frame = whole // 6
+    for count, place in enumerate([START, *places]):
+        assert writer.bytes_after(place) == whole - count * frame
+        assert SpoolReader(tmp_path, place).pending_bytes() == whole - count * frame
+    writer.close()
 
 
 def test_a_spool_that_was_deleted_begins_behind_the_old_one(tmp_path: Path) -> None:

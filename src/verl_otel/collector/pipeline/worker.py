@@ -153,16 +153,16 @@ class Worker:
     def _unless_refused(self, call: Callable[[], None]) -> None:
         """Call until it works, or the sink says that it never will."""
         try:
-            self._insist(call)
+            self._insist(call, 0)
         except Reject as error:
             self._cursor.rejected += error.count
             self._note(error, failing=False)
 
-    def _insist(self, call: Callable[[], Any], items: int = 1) -> Any:
-        """Call until it works.
+    def _insist(self, call: Callable[[], Any], records: int | None = None) -> Any:
+        """Call until it works. ``records`` is how many are lost when it never does; ``None``: giving up is no answer.
 
         Raises:
-            Reject: that is the sink's answer, or ``max_elapsed_time`` is over; the latter refuses ``items`` records.
+            Reject: that is the sink's answer, or ``max_elapsed_time`` is over (not where ``records`` is ``None``).
             Stopped: told to end.
         """
         retry = self._exporter.retry
@@ -170,15 +170,15 @@ class Worker:
         while True:
             try:
                 result = call()
-            except Reject:
-                raise
             except Exception as error:
+                if records is not None and isinstance(error, Reject):
+                    raise
                 # Whatever it is, a bug included: nothing is lost by trying again, and everything by going on.
                 self._cursor.retries += 1
                 self._note(error, failing=True)
                 self._commit(force=True)
-                if retry.max_elapsed_time and time.monotonic() - started > retry.max_elapsed_time:
-                    raise Reject(f"given up after {retry.max_elapsed_time:.0f}s: {error}", items) from error
+                if records is not None and 0 < retry.max_elapsed_time < time.monotonic() - started:
+                    raise Reject(f"given up after {retry.max_elapsed_time:.0f}s: {error}", records) from error
                 asked = error.after_s if isinstance(error, Retry) else None
                 self._pause(pause * self._random.uniform(0.8, 1.2) if asked is None else asked)
                 pause = min(pause * 2, retry.max_interval, _DRAIN_PAUSE_S if self._draining else retry.max_interval)

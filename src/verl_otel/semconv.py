@@ -166,6 +166,7 @@ class Metric:
     REWARD_DURATION: Final = "verl.reward.duration"
     ENGINE_DURATION: Final = "verl.engine.request.duration"
     WORKER_DURATION: Final = "verl.worker.duration"
+    TELEMETRY: Final = "verl_otel.telemetry.events"
     SCALAR_PREFIX: Final = "verl."
 
 

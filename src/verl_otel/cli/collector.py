@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from verl_otel.cli.options import add_home
+
 _EPILOG = """examples:
   verl-otel collector                                  the default configuration
   verl-otel collector --print-config > collector.yaml  a copy to change
@@ -26,16 +28,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML in the OpenTelemetry Collector's shape")
     parser.add_argument("--check", action="store_true", help="say what is wrong with the configuration, and stop")
     parser.add_argument("--print-config", action="store_true", help="print the default configuration, and stop")
-    parser.add_argument(
-        "--home",
-        type=Path,
-        default=os.environ.get("VERL_OTEL_HOME") or "./verl-otel-data",
-        metavar="DIR",
-        help="where everything is kept (VERL_OTEL_HOME; default ./verl-otel-data)",
-    )
+    add_home(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    # gRPC's C core writes to standard error by itself what it has raised as well.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from verl_otel.collector import logs
     from verl_otel.collector.config import ConfigErrors, default_text, load, load_default
     from verl_otel.collector.service import CannotListen, Collector

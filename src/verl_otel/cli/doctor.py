@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_otel.cli import collectors
+from verl_otel.cli.options import add_home
 from verl_otel.instrumentation.table import HOOKS, Hook
 from verl_otel.telemetry.settings import SettingError, Settings, disabled
 
@@ -34,13 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
             "and what each sink has pending, tried again and refused. Exit code 0: all is well; 1: something is not."
         ),
     )
-    parser.add_argument(
-        "--home",
-        type=Path,
-        default=os.environ.get("VERL_OTEL_HOME") or "./verl-otel-data",
-        metavar="DIR",
-        help="where everything is kept (VERL_OTEL_HOME; default ./verl-otel-data)",
-    )
+    add_home(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
@@ -75,6 +70,10 @@ def examine(home: Path) -> dict[str, Any]:
             problems.append(f"sink {name} fails: {sink.get('last_error')}")
         if sink.get("rejected"):
             problems.append(f"sink {name} refused {sink['rejected']} records (see {home}/dead-letter)")
+    training = _training(home)
+    for name, count in training.get("counts", {}).items():
+        if name.startswith(("error.", "dropped.", "missing.")):
+            problems.append(f"run {training['run_id']}: {name} {count}")
     return {
         "ok": not problems,
         "problems": problems,
@@ -85,8 +84,25 @@ def examine(home: Path) -> dict[str, Any]:
         "endpoint": {"url": endpoint or None, "answers": reachable},
         "collector": {"running": document is not None, "status": document and document["status"]},
         "sinks": sinks,
+        "training": training,
         "dead_letters": sorted(str(file) for file in (home / "dead-letter").glob("*")),
     }
+
+
+def _training(home: Path) -> dict[str, Any]:
+    """What the processes of the latest run counted, where the archive can be asked."""
+    try:
+        from verl_otel.collector.archive.health import training_counts
+        from verl_otel.collector.archive.model import QueryError, Unreadable
+        from verl_otel.collector.archive.reader import Reader
+    except ImportError:
+        return {}
+    try:
+        reader = Reader(home)
+        run_id = reader.resolve_run("latest")
+        return {"run_id": run_id, "counts": training_counts(reader, run_id)}
+    except (QueryError, Unreadable):
+        return {}
 
 
 def _versions() -> dict[str, str]:
@@ -201,6 +217,9 @@ def _print(report: dict[str, Any]) -> None:
         line = f"  {name}: delivered {delivered}; {sink.get('pending_bytes') or 0} bytes pending"
         line += f", {sink.get('retries') or 0} retries, {sink.get('rejected') or 0} refused"
         print(line + (f"; last error: {sink['last_error']}" if sink.get("last_error") else ""))
+    if report["training"].get("counts"):
+        counts = ", ".join(f"{name} {count}" for name, count in report["training"]["counts"].items())
+        print(f"\nin the processes of run {report['training']['run_id']}: {counts}")
     print()
     for problem in report["problems"]:
         print(f"✗ {problem}")

@@ -16,13 +16,13 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from verl_otel.cli.options import add_home
 from verl_otel.collector.archive.model import QueryError, Unreadable
 from verl_otel.collector.archive.reader import Reader
 
@@ -36,13 +36,7 @@ _T = TypeVar("_T")
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that every command here has."""
-    parser.add_argument(
-        "--home",
-        type=Path,
-        default=Path(os.environ.get("VERL_OTEL_HOME") or "verl-otel-data"),
-        metavar="DIR",
-        help="the collector's folder (default: VERL_OTEL_HOME, or ./verl-otel-data)",
-    )
+    add_home(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 

@@ -1,7 +1,7 @@
 """The one guard through which everything of ours runs inside a training process.
 
 An error of ours never reaches training and is never silent: it is counted by feature, logged once for each feature
-and kind of error, and sent with the run's last event so that ``verl-otel doctor`` can show it.
+and kind of error, and sent as a metric, from which ``verl-otel doctor`` shows it.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.metrics import Observation
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
@@ -131,6 +132,10 @@ class Sdk:
         self._logger = self._logger_provider.get_logger(semconv.SCOPE_NAME, __version__, semconv.SCHEMA_URL)
         self._meter = self._meter_provider.get_meter(semconv.SCOPE_NAME, __version__, semconv.SCHEMA_URL)
         self._instruments: dict[str, Any] = {}
+        self._meter.create_observable_counter(
+            semconv.Metric.TELEMETRY,
+            [lambda _: [Observation(count, {"name": name}) for name, count in guard.counts().items()]],
+        )
 
     def _outlet(self, kind: str, signal: str) -> Outlet | None:
         if not _wants(signal):

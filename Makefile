@@ -1,7 +1,8 @@
 # The commands that people type. Each makes what it needs: `make demo` and `make test` run on a bare checkout.
 PYTHON ?= python3
 STEPS ?= 3
-PIP_FLAGS ?= -q --disable-pip-version-check
+# errors only: pip warns of every index that lacks a package
+PIP_FLAGS ?= -qq --disable-pip-version-check
 
 .PHONY: demo test test-verl check docs bench clean
 .DEFAULT_GOAL := help

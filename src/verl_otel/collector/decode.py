@@ -19,10 +19,15 @@ REQUESTS: dict[str, Any] = {
 _STATUS = ("unset", "ok", "error")
 # Names that events had in attributes before OTLP gave log records an ``event_name``
 _EVENT_NAME = "event.name"
+_MAX_TEXT = 500
 
 
 class Undecodable(ValueError):
     """Bytes that are no OTLP request of the signal."""
+
+    def __init__(self, text: str) -> None:
+        # It goes back to the sender and may quote what that sent: megabytes, or halves of a character.
+        super().__init__(text[:_MAX_TEXT].encode("utf-8", "replace").decode())
 
 
 def parse(signal: str, data: bytes) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -61,6 +62,7 @@ class Collector:
             CannotListen: an address is taken or not ours.
         """
         loop = asyncio.get_running_loop()
+        _allow_many_connections()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         tasks: list[asyncio.Task[None]] = []
@@ -116,7 +118,10 @@ class Collector:
         try:
             await web.TCPSite(runner, host.strip("[]"), int(port)).start()
         except OSError as error:
-            raise CannotListen(f"{endpoint}: {os.strerror(error.errno) if error.errno else error}") from None
+            # Errors of looking up a name have negative numbers, and a text of their own.
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or error
+            raise CannotListen(f"{endpoint}: {reason}") from None
         return f"http://{host}:{runner.addresses[0][1]}"
 
     def _publish(self) -> None:
@@ -187,3 +192,12 @@ class Collector:
         for worker in self._workers:
             await worker.drain()
         await asyncio.gather(*tasks)
+
+
+def _allow_many_connections() -> None:
+    """Every process of a training run keeps a connection open; the usual soft limit of files is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        logger.info("the limit of open files stays as it is: %s", error)

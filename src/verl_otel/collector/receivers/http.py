@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from typing import Any
 
@@ -17,6 +18,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from verl_otel.collector.decode import Undecodable
 from verl_otel.collector.receivers.intake import RETRY_AFTER_S, Intake, NotTaken
 from verl_otel.collector.spool import SpoolFull
+
+logger = logging.getLogger(__name__)
 
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _ENCODINGS = ("identity", "gzip", "deflate")
@@ -46,23 +49,35 @@ def runner(intake: Intake, max_bytes: int) -> web.AppRunner:
             return _failed(kind, 415, f"content encoding {encoding!r}: send one of {', '.join(_ENCODINGS)}")
         try:
             body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return _too_large(kind, max_bytes)
+        except (OSError, web.RequestPayloadError) as error:
+            # A sender that is gone hears nothing of this; one whose body is malformed does.
+            return _failed(kind, 400, f"the body did not arrive: {error}")
+        try:
             if encoding != "identity":
                 unpack = (body, max_bytes)
                 body = await asyncio.to_thread(_unpack, *unpack) if len(body) > _LARGE else _unpack(*unpack)
             await intake.take(signal, body, is_json=kind == _JSON)
-        except (TooLarge, web.HTTPRequestEntityTooLarge):
-            return _failed(kind, 413, f"the request is larger than {max_bytes} bytes; send smaller batches")
+        except TooLarge:
+            return _too_large(kind, max_bytes)
         except NotTaken as error:
             return _failed(kind, 404, str(error))
         except Undecodable as error:
             return _failed(kind, 400, str(error))
         except SpoolFull as error:
             return _failed(kind, 503, str(error), {"Retry-After": str(RETRY_AFTER_S)})
+        except Exception as error:
+            logger.exception("a request of %s could not be taken", signal)
+            return _failed(kind, 500, f"{type(error).__name__} in the collector; see its log")
         return _answer(kind, 200, _RESPONSES[signal])
 
     app.router.add_post(r"/v1/{signal:traces|metrics|logs}", export)
-    # Unpacked here and not by aiohttp, which takes a stream that was cut short for a whole one.
-    return web.AppRunner(app, access_log=None, shutdown_timeout=5, auto_decompress=False)
+    # Unpacked here and not by aiohttp, which takes a stream that was cut short for a whole one. It would also log a
+    # traceback for whatever talks no HTTP to this port; what fails in here is logged above.
+    silent = logging.getLogger(f"{__name__}.aiohttp")
+    silent.setLevel(logging.CRITICAL)
+    return web.AppRunner(app, access_log=None, shutdown_timeout=5, auto_decompress=False, logger=silent)
 
 
 def _unpack(body: bytes, max_bytes: int) -> bytes:
@@ -87,11 +102,16 @@ def _unpack(body: bytes, max_bytes: int) -> bytes:
 
 _CODES = {
     400: code_pb2.INVALID_ARGUMENT,
+    500: code_pb2.INTERNAL,
     404: code_pb2.UNIMPLEMENTED,
     413: code_pb2.RESOURCE_EXHAUSTED,
     415: code_pb2.INVALID_ARGUMENT,
     503: code_pb2.UNAVAILABLE,
 }
+
+
+def _too_large(kind: str, max_bytes: int) -> web.Response:
+    return _failed(kind, 413, f"the request is larger than {max_bytes} bytes; send smaller batches")
 
 
 def _failed(kind: str, status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -22,8 +22,8 @@ def to_protobuf(signal: str, text: bytes) -> bytes:
         message = json_format.ParseDict(_with_base64_ids(node), REQUESTS[signal](), ignore_unknown_fields=True)
         encoded: bytes = message.SerializeToString()
         return encoded
-    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
-        # protobuf answers some wrong shapes with errors of its own code.
+    except Exception as error:
+        # protobuf answers some wrong shapes with errors of its own code, SystemError among them.
         raise Undecodable(f"not an OTLP {signal} request in JSON: {error}") from None
 
 
@@ -35,7 +35,9 @@ def _with_base64_ids(node: Any) -> Any:
     return node
 
 
-def _id(text: Any) -> str:
+def _id(text: Any) -> str | None:
+    if text is None:
+        return None
     try:
         return base64.b64encode(bytes.fromhex(text)).decode()
     except (TypeError, ValueError):

@@ -55,7 +55,8 @@ class Collector:
         argv += ["--home", str(self.home), "--config", str(self.config)]
         env = {key: value for key, value in os.environ.items() if not key.startswith(("VERL_OTEL_", "OTEL_"))}
         # Where the test's own sink is.
-        env["PYTHONPATH"] = str(Path(__file__).with_name("plugin"))
+        paths = [str(Path(__file__).with_name("plugin")), env.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.process = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:

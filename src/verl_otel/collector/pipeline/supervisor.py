@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -32,7 +33,7 @@ class WorkerProcess:
         order = {"sink": sink, "home": str(home), "config": yaml.safe_dump(dict(config)), "parent": os.getpid()}
         self._order = json.dumps(order)
         self._process: asyncio.subprocess.Process | None = None
-        self._draining = False
+        self._draining = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -49,13 +50,21 @@ class WorkerProcess:
                 code = await self._run()
             except OSError as error:
                 code = f"no start: {error}"
-            if code == 0 and self._draining:
+            if code == 0 and self._draining.is_set():
                 return
             self.restarts += 1
             lived = time.monotonic() - started
             pause = _FIRST_PAUSE_S if lived > _STABLE_S or not pause else min(pause * 2, _LONGEST_PAUSE_S)
             logger.error("%s: its process ended (%s); starting it again in %.0fs", self.sink, code, pause)
-            await asyncio.sleep(pause)
+            await self._rest(pause)
+
+    async def _rest(self, pause: float) -> None:
+        if self._draining.is_set():
+            await asyncio.sleep(min(pause, _FIRST_PAUSE_S))
+            return
+        # A stop has less time than the longest pause, and what is left could still be delivered.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._draining.wait(), pause)
 
     async def _run(self) -> int | str:
         self._process = await asyncio.create_subprocess_exec(
@@ -63,15 +72,17 @@ class WorkerProcess:
             "-m",
             "verl_otel.collector.pipeline.worker",
             stdin=asyncio.subprocess.PIPE,
+            # A terminal's Ctrl-C goes to a whole group; the collector says in its own time what to do.
+            start_new_session=True,
         )
         await self._say(self._order)
-        if self._draining:
+        if self._draining.is_set():
             await self._say("drain")
         return await self._process.wait()
 
     async def drain(self) -> None:
         """Ask the process to finish what is in the spool and end."""
-        self._draining = True
+        self._draining.set()
         await self._say("drain")
 
     async def _say(self, line: str) -> None:

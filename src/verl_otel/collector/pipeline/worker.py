@@ -42,6 +42,10 @@ _TICK_S = 1.0
 _SAVE_S = 0.5
 # While the collector waits for the end, a destination that comes back is to be noticed soon.
 _DRAIN_PAUSE_S = 1.0
+# A destination's word for when to come again is taken between these.
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_ASKED_S = 3600.0
+_MAX_ERROR = 1_000
 # How long the end may take when the collector is gone; a sink may hang in its destination's SDK.
 _ORPHAN_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -142,7 +146,7 @@ class Worker:
         except Reject as error:
             self._note(error, failing=False)
             refused = _refused(error, load)
-            self._set_aside(error.requests or load.requests, str(error), error.count)
+            self._set_aside(error.requests or load.requests, _text(error), error.count)
         for name, items in (load.items - refused).items():
             self._cursor.delivered[name] = self._cursor.delivered.get(name, 0) + items
 
@@ -166,11 +170,12 @@ class Worker:
             Stopped: told to end.
         """
         retry = self._exporter.retry
-        pause, started = retry.initial_interval, time.monotonic()
+        pause, started = max(retry.initial_interval, _SHORTEST_PAUSE_S), time.monotonic()
         while True:
             try:
                 result = call()
-            except Exception as error:
+            except BaseException as error:
+                # Also what is no ``Exception``: an SDK that calls ``sys.exit`` while this drains would look drained.
                 if records is not None and isinstance(error, Reject):
                     raise
                 # Whatever it is, a bug included: nothing is lost by trying again, and everything by going on.
@@ -178,9 +183,10 @@ class Worker:
                 self._note(error, failing=True)
                 self._commit(force=True)
                 if records is not None and 0 < retry.max_elapsed_time < time.monotonic() - started:
-                    raise Reject(f"given up after {retry.max_elapsed_time:.0f}s: {error}", records) from error
-                asked = error.after_s if isinstance(error, Retry) else None
-                self._pause(pause * self._random.uniform(0.8, 1.2) if asked is None else asked)
+                    text = f"given up after {retry.max_elapsed_time:.0f}s: {_text(error)}"
+                    raise Reject(text, records) from error
+                own = pause * self._random.uniform(0.8, 1.2)
+                self._pause(_asked(error, retry.initial_interval) or own)
                 pause = min(pause * 2, retry.max_interval, _DRAIN_PAUSE_S if self._draining else retry.max_interval)
                 if self._stopped:
                     raise Stopped from None
@@ -196,9 +202,9 @@ class Worker:
             draining = self._draining
             self._wake.wait_for(lambda: self._stopped or self._draining != draining, seconds)
 
-    def _note(self, error: Exception, failing: bool) -> None:
+    def _note(self, error: BaseException, failing: bool) -> None:
         known = isinstance(error, (Retry, Reject, OSError))
-        text = str(error) if known else f"{type(error).__name__}: {error}"
+        text = _text(error) if known else f"{type(error).__name__}: {_text(error)}"
         if text != self._cursor.last_error or (failing and not self._cursor.failing):
             logger.warning("%s: %s", self._exporter.name, text, exc_info=None if known else error)
         if failing and not self._cursor.failing:
@@ -224,6 +230,23 @@ class Worker:
         except OSError as error:
             # On a full disk the sinks go on; after a crash they would get some batches again.
             logger.error("%s: its cursor cannot be saved: %s", self._exporter.name, error)
+
+
+def _asked(error: BaseException, least: float) -> float | None:
+    """The pause that the destination asked for, if it did and the answer makes sense."""
+    asked = error.after_s if isinstance(error, Retry) else None
+    if asked is None or not asked > 0:
+        # "At once" is no pause: it would be asked as fast as it can answer.
+        return None
+    return min(max(asked, least, _SHORTEST_PAUSE_S), _LONGEST_ASKED_S)
+
+
+def _text(error: BaseException) -> str:
+    """What an error says; SDKs have some that say a whole page, and some that fail to say anything."""
+    try:
+        return str(error)[:_MAX_ERROR]
+    except Exception:
+        return "(without a text)"
 
 
 def _refused(error: Reject, load: Load) -> Counter[str]:
@@ -262,8 +285,6 @@ def main() -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     order = json.loads(orders.readline())
     _die_with(order["parent"])
-    # A terminal's Ctrl-C goes to the whole group; the collector says in its own time what to do.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = configuration.check(yaml.safe_load(order["config"]))
     logs.set_up(config.log_level)
     worker = Worker(Path(order["home"]), config, config.exporters[order["sink"]])

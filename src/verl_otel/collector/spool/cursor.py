@@ -43,12 +43,27 @@ class Cursor:
             # Files of older and newer versions may have other fields.
             known = {item.name: loaded[item.name] for item in fields(cls) if item.name in loaded}
             segment, offset = known["position"]
-            return cls(**{**known, "sink": sink, "position": Position(int(segment), int(offset))})
+            cursor = cls(**{**known, "sink": sink, "position": Position(int(segment), int(offset))})
+            cursor._check()
+            return cursor
         except FileNotFoundError:
             return cls(sink)
         except (OSError, ValueError, TypeError, KeyError) as error:
             logger.error("%s: %s cannot be read (%s); begins at the oldest data", sink, file.name, error)
             return cls(sink)
+
+    def _check(self) -> None:
+        """Raises ``TypeError`` or ``ValueError`` for what would fail only where it is used."""
+        new = Cursor(self.sink)
+        for item in fields(self):
+            found, wanted = getattr(self, item.name), getattr(new, item.name)
+            if not isinstance(found, (int, float) if isinstance(wanted, float) else type(wanted)):
+                raise TypeError(f"{item.name} is {found!r}")
+        if min(self.position) < 0:
+            raise ValueError(f"there is no place {tuple(self.position)}")
+        for counts in (self.delivered, self.counters):
+            if not all(isinstance(count, int) for count in counts.values()):
+                raise TypeError(f"{counts!r} holds what is no count")
 
     def save(self, folder: Path) -> None:
         """Replace the file; a crash leaves the old one or the new one."""

@@ -57,7 +57,7 @@ class Event:
 
     @property
     def name(self) -> str:
-        return self.proto.event_name
+        return self.proto.event_name or str(self.attributes.get("event.name", ""))
 
 
 @dataclass

@@ -7,6 +7,7 @@ not share their queue, their sampling of ids or their settings; all read the sam
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import socket
 import threading
@@ -117,7 +118,7 @@ class Sdk:
         self.run = run
         # Whether messages, tool arguments and results may leave the process
         self.capture = capture_content()
-        resource = _resource(run, role)
+        resource = self._resource = _resource(run, role)
         self._ids = ComputedIds()
         self._spans = self._outlet("spans", "traces")
         self._events = self._outlet("events", "logs")
@@ -131,6 +132,7 @@ class Sdk:
         self._tracer = self._tracer_provider.get_tracer(semconv.SCOPE_NAME, __version__, semconv.SCHEMA_URL)
         self._logger = self._logger_provider.get_logger(semconv.SCOPE_NAME, __version__, semconv.SCHEMA_URL)
         self._meter = self._meter_provider.get_meter(semconv.SCOPE_NAME, __version__, semconv.SCHEMA_URL)
+        self._emits_keywords = "event_name" in inspect.signature(self._logger.emit).parameters
         self._instruments: dict[str, Any] = {}
         self._meter.create_observable_counter(
             semconv.Metric.TELEMETRY,
@@ -175,6 +177,9 @@ class Sdk:
     ) -> None:
         """Emit an event, in the context of the span ``ids`` if given."""
         now = time.time_ns()
+        if not self._emits_keywords:
+            self._emit_record(name, attributes, body, ids, time_ns or now)
+            return
         self._logger.emit(
             timestamp=time_ns or now,
             observed_timestamp=now,
@@ -183,6 +188,27 @@ class Sdk:
             attributes=dict(attributes),
             event_name=name,
         )
+
+    def _emit_record(
+        self, name: str, attributes: Mapping[str, Any], body: Any, ids: SpanId | None, time_ns: int
+    ) -> None:
+        """``Logger.emit`` before OpenTelemetry 1.39: a record of the SDK's, whose event has its name as an attribute."""
+        from opentelemetry._logs import SeverityNumber
+        from opentelemetry.sdk import _logs
+
+        record_class: Any = _logs.LogRecord  # type: ignore[attr-defined]
+        record = record_class(
+            timestamp=time_ns,
+            observed_timestamp=time_ns,
+            trace_id=ids.trace_id if ids else 0,
+            span_id=ids.span_id if ids else 0,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED if ids else TraceFlags.DEFAULT),
+            severity_number=SeverityNumber.INFO,
+            body=_without_none(body),
+            resource=self._resource,
+            attributes={**attributes, "event.name": name},
+        )
+        self._logger.emit(record)
 
     def histogram(self, name: str, value: float, attributes: Mapping[str, Any], ids: SpanId | None, unit: str) -> None:
         """Record one value; ``ids`` is the span that the exemplar points to."""
@@ -224,6 +250,15 @@ class Sdk:
         for outlet in (self._spans, self._events):
             if outlet:
                 outlet.close(max(0.1, deadline - time.monotonic()))
+
+
+def _without_none(value: Any) -> Any:
+    """``value`` as those versions can encode it."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    return "None" if value is None else value
 
 
 def _wants(signal: str) -> bool:

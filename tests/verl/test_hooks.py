@@ -20,6 +20,9 @@ import verl_otel.instrumentation as instrumentation
 instrumentation.install()
 for hook in HOOKS:
     importlib.import_module(hook.module)
+from verl.utils.tracking import Tracking, track_metric
+assert "otel" in Tracking.supported_backend
+track_metric("of/no/run", 1.0)
 state = instrumentation.status()
 print([(hook.path, state.get(hook.path)) for hook in HOOKS if state.get(hook.path) != "on"])
 """
@@ -30,7 +33,7 @@ def test_doctor_finds_the_place_in_verls_source(hook: Hook) -> None:
     assert _look(hook) == ("on", "")
 
 
-def test_every_hook_is_put_in_place_when_verls_modules_are_imported() -> None:
+def test_every_hook_is_put_in_place_and_tracking_knows_us_when_verls_modules_are_imported() -> None:
     platform = {
         "VERL_USE_EXTERNAL_MODULES": "cpu_platform",
         "VERL_PLATFORM": "cpu",

@@ -72,7 +72,14 @@ def test_a_collector_that_is_killed_half_way_changes_nothing(
 
     killer = threading.Thread(target=kill_when_training, daemon=True)
     killer.start()
-    done = train(work, assets, *DETERMINISTIC)
+    # verl's own words for telemetry are accepted on the way.
+    named = (
+        'trainer.logger=["console","file","otel"]',
+        "actor_rollout_ref.rollout.trace.backend=otel",
+        "actor_rollout_ref.rollout.trace.token2text=True",
+        "+verl_otel.max_length=4096",
+    )
+    done = train(work, assets, *DETERMINISTIC, *named)
     killer.join(1)
     assert killed
     assert done.code == 0, done.log[-5_000:]

@@ -244,7 +244,8 @@ def _asked(error: BaseException, least: float) -> float | None:
 def _text(error: BaseException) -> str:
     """What an error says; SDKs have some that say a whole page, and some that fail to say anything."""
     try:
-        return str(error)[:_MAX_ERROR]
+        # Half a character, as broken decoding leaves it, cannot be printed.
+        return str(error)[:_MAX_ERROR].encode("utf-8", "replace").decode()
     except Exception:
         return "(without a text)"
 

@@ -163,6 +163,8 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     torch.manual_seed(0)
+    # For so small a model a second thread mostly waits, and on a busy machine it waits by spinning.
+    torch.set_num_threads(1)
     tokenizer = make_tokenizer(rng)
     tokenizer.save_pretrained(args.folder / "model")
     model = make_model(tokenizer)

@@ -29,7 +29,7 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if DEMO_DATA:
         return Path(DEMO_DATA).absolute() / "assets"
     folder = tmp_path_factory.mktemp("assets")
-    subprocess.run([sys.executable, str(EXAMPLE / "assets.py"), str(folder)], check=True, timeout=300)
+    subprocess.run([sys.executable, str(EXAMPLE / "assets.py"), str(folder)], check=True, timeout=800)
     return folder
 
 

@@ -24,7 +24,9 @@ def test_every_name_of_semconv_is_on_its_page_and_the_other_way_round() -> None:
     page = (ROOT / "docs/semconv.md").read_text()
     on_page = set(re.findall(r"`([^`]+)`", page))
     assert constants() - on_page == set()
-    names = {name for name in on_page if re.fullmatch(r"(verl|rl|gen_ai|service|host|process|error)\.[a-z0-9_.]+", name)}
+    names = {
+        name for name in on_page if re.fullmatch(r"(verl|rl|gen_ai|service|host|process|error)\.[a-z0-9_.]+", name)
+    }
     assert names - constants() == set()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -20,6 +22,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from verl_otel.collector import decode
+from verl_otel.collector.pipeline.batches import Batches
+from verl_otel.collector.records import Position
+from verl_otel.collector.spool import SpoolReader, SpoolWriter
 
 # What protobuf strings can hold
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -208,3 +213,21 @@ def whole_requests() -> dict[str, bytes]:
 
 
 WHOLE = whole_requests()
+
+
+def test_points_of_kinds_that_have_no_record_are_counted_and_not_said_to_be_delivered(tmp_path: Path) -> None:
+    request = ExportMetricsServiceRequest()
+    metrics = request.resource_metrics.add().scope_metrics.add().metrics
+    metrics.add(name="gauge").gauge.data_points.add(as_int=1)
+    for _ in range(2):
+        metrics.add(name="exponential").exponential_histogram.data_points.add(count=1)
+    metrics.add(name="summary").summary.data_points.add(count=1)
+    data = request.SerializeToString()
+    assert decode.count("metrics", request) == 4
+    writer = SpoolWriter(tmp_path)
+    writer.append("metrics", data, 4).result(10)
+    writer.close()
+    load = Batches(SpoolReader(tmp_path, Position(0, 0)), frozenset({"metrics"}), {"metrics": ()}).next()
+    assert load is not None
+    assert [point.name for point in load.batch.metrics] == ["gauge"]
+    assert (load.items, load.points_skipped) == ({"metrics": 1}, 3)

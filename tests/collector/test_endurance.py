@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
 from tests.collector.rig import request
+from verl_otel.collector import decode
 from verl_otel.collector.config import check
 from verl_otel.collector.pipeline import supervisor, worker
 from verl_otel.collector.records import Batch, Position
@@ -22,7 +25,9 @@ from verl_otel.collector.spool import Cursor, SpoolWriter
 NODE = {
     "receivers": {"otlp": {"protocols": {"http": {}}}},
     "exporters": {"console": {"retry_on_failure": {"initial_interval": "10ms"}}},
-    "service": {"pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["console"]}}},
+    "service": {
+        "pipelines": {signal: {"receivers": ["otlp"], "exporters": ["console"]} for signal in ("traces", "metrics")}
+    },
 }
 
 
@@ -34,7 +39,7 @@ class Mute(Exception):
 class Scripted:
     """Raises what is in ``errors``, one at a delivery, then takes everything."""
 
-    wants = frozenset({"spans"})
+    wants = frozenset({"spans", "metrics"})
     errors: list[BaseException]
 
     def __init__(self, config: Mapping[str, Any], context: SinkContext) -> None:
@@ -60,10 +65,14 @@ class Scripted:
         pass
 
 
-def drained(home: Path, monkeypatch: pytest.MonkeyPatch, *errors: BaseException) -> tuple[Scripted, Cursor]:
-    """A worker that has drained a spool of one request with a sink that raises ``errors`` first."""
+def drained(
+    home: Path, monkeypatch: pytest.MonkeyPatch, *errors: BaseException, metrics: bytes = b""
+) -> tuple[Scripted, Cursor]:
+    """A worker that has drained a spool of one request (and ``metrics``) with a sink that raises ``errors`` first."""
     spool = SpoolWriter(home / "spool")
     spool.append("traces", request(1, 2, name="a"), 2).result(10)
+    if metrics:
+        spool.append("metrics", metrics, decode.count("metrics", decode.parse("metrics", metrics))).result(10)
     spool.close()
     made = Scripted({}, None)  # type: ignore[arg-type]
     made.errors = list(errors)
@@ -105,6 +114,16 @@ def test_whatever_a_sink_raises_the_batch_comes_again(
     assert (cursor.retries, cursor.rejected, cursor.delivered) == (2, 0, {"traces": 2})
     assert len(cursor.last_error) < 2_000
     assert not cursor.failing
+
+
+def test_points_without_a_record_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = ExportMetricsServiceRequest()
+    metrics = message.resource_metrics.add().scope_metrics.add().metrics
+    metrics.add(name="gauge").gauge.data_points.add(as_int=1)
+    metrics.add(name="summary").summary.data_points.add(count=1)
+    _, cursor = drained(tmp_path, monkeypatch, metrics=message.SerializeToString())
+    assert cursor.delivered == {"traces": 2, "metrics": 1}
+    assert cursor.counters == {"metrics.points_of_unsupported_kind": 1}
 
 
 def test_a_refusal_without_a_text_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

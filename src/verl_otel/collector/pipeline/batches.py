@@ -19,13 +19,15 @@ _BATCH_ITEMS = 20_000
 class Load:
     """A batch for the sink, and the ``requests`` that it was made of.
 
-    ``items`` counts spans, points and log records by signal. ``undecodable`` are requests that are not in the batch.
+    ``items`` counts spans, points and log records by signal. ``undecodable`` are requests that are not in the batch,
+    ``points_skipped`` counts data points of kinds for which there is no record.
     """
 
     batch: Batch
     requests: Sequence[tuple[str, bytes]]
     items: Counter[str]
     undecodable: list[tuple[str, bytes]] = field(default_factory=list)
+    points_skipped: int = 0
 
 
 class Batches:
@@ -53,6 +55,7 @@ class Batches:
         spans: list[SpanRecord] = []
         events: list[EventRecord] = []
         metrics: list[MetricPoint] = []
+        skipped = 0
         for position, entry in self._reader.read(_BATCH_BYTES, _BATCH_ITEMS):
             end = position
             if entry.signal not in self._processors:
@@ -63,7 +66,10 @@ class Batches:
                 elif entry.signal == "logs" and "events" in self._wants:
                     events += decode.events(entry.data)
                 elif entry.signal == "metrics" and "metrics" in self._wants:
-                    metrics += decode.metrics(entry.data)
+                    points = decode.metrics(entry.data)
+                    metrics += points
+                    skipped += entry.items - len(points)
+                    items["metrics"] -= entry.items - len(points)
             except decode.Undecodable:
                 # The receiver parsed it before it came here; if this happens all the same, it must not block the rest.
                 undecodable.append((entry.signal, entry.data))
@@ -73,7 +79,7 @@ class Batches:
         if end == start:
             return None
         batch = Batch(start, end, spans, events, metrics, requests if "raw" in self._wants else ())
-        return Load(self._processed(batch), requests, items, undecodable)
+        return Load(self._processed(batch), requests, items, undecodable, skipped)
 
     def _processed(self, batch: Batch) -> Batch:
         # Each signal has a chain of its own: a processor sees a batch with that signal's records only.

@@ -139,6 +139,8 @@ class Worker:
     def _deliver(self, sink: Sink, load: Load) -> None:
         if load.undecodable:
             self._set_aside(load.undecodable, "cannot be decoded", len(load.undecodable))
+        if load.points_skipped:
+            self._counters.add("metrics.points_of_unsupported_kind", load.points_skipped)
         refused: Counter[str] = Counter()
         try:
             # A batch without a record for this sink goes there all the same, since its place moves.

@@ -14,6 +14,11 @@ import pytest
 from verl_otel import __version__
 from verl_otel.collector.config import default_text
 
+CONFIG = """
+receivers: {otlp: {protocols: {http: {endpoint: "127.0.0.1:0"}}}}
+exporters: {console: {}}
+service: {pipelines: {logs: {receivers: [otlp], exporters: [console]}}}
+"""
 SCRIPT = [sys.executable, "-m", "verl_otel.cli.main"]
 
 
@@ -71,10 +76,14 @@ def test_a_package_that_is_missing_is_named_with_what_to_install() -> None:
 
 def test_the_home_of_the_environment_is_used_and_ctrl_c_ends_it_well(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    doors = {f"VERL_OTEL_{door}_ENDPOINT": "127.0.0.1:0" for door in ("GRPC", "HTTP", "HEALTH")}
-    env = {**os.environ, **doors, "VERL_OTEL_HOME": str(home)}
+    config = tmp_path / "collector.yaml"
+    config.write_text(CONFIG)
     process = subprocess.Popen(
-        [*SCRIPT, "collector"], env=env, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*SCRIPT, "collector", "--config", str(config)],
+        env={**os.environ, "VERL_OTEL_HOME": str(home)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 30
     while not (home / "collector.json").exists():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import os
 import threading
@@ -108,6 +109,18 @@ def test_a_sender_that_gives_up_waiting_stops_nobody(tmp_path: Path) -> None:
     assert writer.append("traces", b"y", 1).result(10)
     writer.close()
     assert len(everything(tmp_path)) == 101
+
+
+def test_nothing_is_acknowledged_before_the_disk_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SpoolWriter(tmp_path)
+    synced = threading.Event()
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda handle: (synced.wait(10), real(handle)))
+    future = writer.append("traces", b"x", 1)
+    assert concurrent.futures.wait([future], 0.2).not_done
+    synced.set()
+    assert future.result(10)
+    writer.close()
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])

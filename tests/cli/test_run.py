@@ -137,12 +137,81 @@ def test_a_collector_that_runs_already_is_used_and_left_running(tmp_path: Path, 
         collector.wait(60)
 
 
-def test_without_a_collector_the_training_runs_all_the_same(tmp_path: Path, config: Path) -> None:
-    done = run(
-        tmp_path, config, sys.executable, "-c", TRAINING + ENDS["well"], VERL_OTEL_COLLECTOR_COMMAND="/bin/false"
-    )
+@pytest.mark.parametrize("command", ["/bin/false", "/no/such/command", "an 'open quote"])
+def test_without_a_collector_the_training_runs_all_the_same(tmp_path: Path, config: Path, command: str) -> None:
+    training = [sys.executable, "-c", TRAINING + ENDS["well"]]
+    done = run(tmp_path, config, *training, VERL_OTEL_COLLECTOR_COMMAND=command)
     assert done.returncode == 0
     assert "The training runs without telemetry" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_home_that_cannot_be_does_not_stop_the_training(tmp_path: Path, config: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path / "file/home", config, "bash", "-c", "exit 3")
+    assert done.returncode == 3
+    assert "The training runs without telemetry" in done.stderr
+
+
+def test_a_proxy_for_the_world_outside_does_not_stand_between_training_and_collector(
+    tmp_path: Path, config: Path
+) -> None:
+    training = [sys.executable, "-c", TRAINING + ENDS["well"]]
+    done = run(tmp_path, config, *training, http_proxy="http://127.0.0.1:9", no_proxy="example.com")
+    assert done.returncode == 0, done.stderr
+    (found,) = ask(tmp_path, "runs")
+    assert (found["status"], found["trajectories"]) == ("finished", 1)
+
+
+def test_the_collector_that_a_run_started_stays_for_the_runs_that_joined_and_ends_with_the_last(
+    tmp_path: Path, config: Path
+) -> None:
+    """The second run joins, the first ends while it trains; then two more start at the same moment."""
+    joined, left = tmp_path / "joined", tmp_path / "left"
+
+    def start(code: str) -> subprocess.Popen[bytes]:
+        argv = [*VERL_OTEL, "run", "--home", str(tmp_path), "--config", str(config), "--", sys.executable, "-c", code]
+        return subprocess.Popen(argv, env=environment(), stderr=subprocess.DEVNULL)
+
+    def until(file: Path) -> str:
+        return f"import pathlib, time\nwhile not pathlib.Path({str(file)!r}).exists(): time.sleep(0.05)\n"
+
+    first = start(until(joined) + TRAINING + ENDS["well"])
+    deadline = time.monotonic() + 60
+    while collector_pid(tmp_path) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    second = start(f"open({str(joined)!r}, 'w')\n" + until(left) + TRAINING + ENDS["well"])
+    assert first.wait(90) == 0
+    assert collector_pid(tmp_path) is not None
+    left.touch()
+    assert second.wait(90) == 0
+    assert collector_pid(tmp_path) is None
+    both = [start(TRAINING + ENDS["well"]) for _ in range(2)]
+    assert [process.wait(90) for process in both] == [0, 0]
+    assert collector_pid(tmp_path) is None
+    assert [(item["status"], item["trajectories"]) for item in ask(tmp_path, "runs")] == [("finished", 1)] * 4
+
+
+def test_a_signal_while_it_delivers_means_not_to_wait_and_the_exit_code_stays(tmp_path: Path, config: Path) -> None:
+    # A sink that never succeeds would hold the end of the run for two minutes.
+    config.write_text(
+        CONFIG.replace("archive: {}", "otlp_http: {endpoint: 'http://127.0.0.1:9'}").replace("[archive]", "[otlp_http]")
+    )
+    code = TRAINING + ENDS["well"] + "\nprint('trained', flush=True)\nsys.exit(4)"
+    argv = [*VERL_OTEL, "run", "--home", str(tmp_path), "--config", str(config), "--", sys.executable, "-c", code]
+    said = tmp_path / "stderr"
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, stderr=stderr)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"trained\n"
+    process.stdout.close()
+    pid = collector_pid(tmp_path)
+    time.sleep(3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 4, said.read_text()
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
 
 
 def test_a_collector_that_dies_half_way_does_not_stop_the_training(tmp_path: Path, config: Path) -> None:
@@ -156,10 +225,15 @@ def test_a_collector_that_dies_half_way_does_not_stop_the_training(tmp_path: Pat
     assert ask(home, "runs")[0]["status"] == "finished"
 
 
-def test_an_endpoint_of_the_users_own_is_used_and_nothing_is_started(tmp_path: Path, config: Path) -> None:
+@pytest.mark.parametrize("by_option", [True, False])
+def test_an_endpoint_of_the_users_own_is_used_and_nothing_is_started(tmp_path: Path, by_option: bool) -> None:
+    url = "http://127.0.0.1:9"
+    option = ["--endpoint", url] if by_option else []
+    env = environment() if by_option else environment(OTEL_EXPORTER_OTLP_ENDPOINT=url)
     print_it = "import os; print(os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'])"
-    done = run(tmp_path, config, sys.executable, "-c", print_it, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
-    assert done.stdout == "http://127.0.0.1:9\n"
+    argv = [*VERL_OTEL, "run", "--home", str(tmp_path), *option, "--", sys.executable, "-c", print_it]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env)
+    assert done.stdout == f"{url}\n"
     assert not (tmp_path / "spool").exists()
 
 

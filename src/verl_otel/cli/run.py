@@ -19,7 +19,8 @@ from typing import Any
 
 from verl_otel import auto
 from verl_otel.cli import collectors
-from verl_otel.cli.collectors import CannotStart, Found
+from verl_otel.cli.collectors import CannotStart, Found, Share
+from verl_otel.cli.options import add_home
 from verl_otel.telemetry.settings import disabled
 
 _EPILOG = """examples:
@@ -32,6 +33,8 @@ _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.25
 _SAY_EVERY_S = 3.0
+_GONE_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,13 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--home",
-        type=Path,
-        default=os.environ.get("VERL_OTEL_HOME") or "./verl-otel-data",
-        metavar="DIR",
-        help="where everything is kept (VERL_OTEL_HOME; default ./verl-otel-data)",
-    )
+    add_home(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the collector's configuration")
     parser.add_argument(
         "--drain-timeout",
@@ -57,6 +54,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="TIME",
         help="longest wait at the end until every sink has everything (default 120s)",
     )
+    parser.add_argument("--endpoint", metavar="URL", help=f"send there, and start no collector ({_ENDPOINT})")
     parser.add_argument(
         "--no-collector", action="store_true", help="start none; send to the OTLP endpoint as it is set"
     )
@@ -76,8 +74,10 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if disabled():
         return _Child(command, dict(os.environ)).wait()
+    if args.endpoint:
+        os.environ[_ENDPOINT] = args.endpoint
     home = Path(args.home).absolute()
-    found = _collector(args, home)
+    share, found = _collector(args, home)
     with tempfile.TemporaryDirectory(prefix="verl-otel-") as folder:
         run_file = Path(folder) / "run.json"
         env = dict(os.environ)
@@ -85,31 +85,34 @@ def run(args: argparse.Namespace) -> int:
             env = _environment(home, found, run_file)
         child = _Child(command, env)
         code = child.wait()
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
+            child.pass_nothing_on()
             started = _read(run_file)
             if started and not started.get("finished"):
                 _tell_the_end(started, env, code, child.asked_to_stop)
-            _finish(args, home, found, started)
+            _finish(args.drain_timeout, home, share, found, started)
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            # Whatever goes wrong with us after the training is not the training's failure.
+            _say(f"{type(error).__name__}: {error}")
     return code
 
 
-def _collector(args: argparse.Namespace, home: Path) -> Found | None:
+def _collector(args: argparse.Namespace, home: Path) -> tuple[Share | None, Found | None]:
     if os.environ.get(_ENDPOINT):
-        _say(f"sending to {os.environ[_ENDPOINT]} ({_ENDPOINT})")
-        return None
+        _say(f"sending to {os.environ[_ENDPOINT]}")
+        return None, None
     if args.no_collector:
-        return None
-    found = collectors.running(home)
-    if found is not None:
-        _say(f"collector at {found.http} (already running)")
-        return found
+        return None, None
     try:
-        found = collectors.start(home, args.config.absolute() if args.config else None)
-    except CannotStart as error:
+        share = Share(home)
+        found, started = share.take(args.config.absolute() if args.config else None)
+    except (CannotStart, OSError) as error:
         _say(f"{error}. The training runs without telemetry.")
-        return None
-    _say(f"collector at {found.http}, home {home}")
-    return found
+        return None, None
+    _say(f"collector at {found.http}, home {home}" if started else f"collector at {found.http} (already running)")
+    return share, found
 
 
 def _environment(home: Path, found: Found | None, run_file: Path) -> dict[str, str]:
@@ -120,7 +123,18 @@ def _environment(home: Path, found: Found | None, run_file: Path) -> dict[str, s
     if found is not None:
         env[_ENDPOINT] = found.http
         env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+        _around_the_proxy(env)
     return env
+
+
+def _around_the_proxy(env: dict[str, str]) -> None:
+    """A cluster's proxy cannot reach our collector: where one is set, the loopback is named as an exception."""
+    if not any(env.get(name) for scheme in ("http", "all") for name in (f"{scheme}_proxy", f"{scheme}_PROXY".upper())):
+        return
+    known = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    if known.strip() != "*":
+        names = [name for name in known.split(",") if name]
+        env["no_proxy"] = env["NO_PROXY"] = ",".join(names + [name for name in _LOOPBACK if name not in names])
 
 
 class _Child:
@@ -143,9 +157,12 @@ class _Child:
         """The child's exit code; 128 + n, as a shell has it, when signal n ended it."""
         assert self._process is not None
         code = self._process.wait()
-        for number in _PASSED_ON:
-            signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
         return 128 - code if code < 0 else code
+
+    def pass_nothing_on(self) -> None:
+        """From now on a signal is for us: not to wait any longer (``KeyboardInterrupt``)."""
+        for number in _PASSED_ON:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _in_foreground() -> bool:
@@ -177,50 +194,65 @@ def _tell_the_end(started: dict[str, Any], env: dict[str, str], code: int, asked
     state.shutdown(5.0)
 
 
-def _finish(args: argparse.Namespace, home: Path, found: Found | None, started: dict[str, Any]) -> None:
-    """Wait until every sink has everything, then say where to look."""
-    if found is not None and found.health:
-        left = _drain(found, args.drain_timeout)
-        if left is None:
-            _say(f"the collector no longer answers; what it took is safe in {home}, and the next one goes on with it")
-        elif left:
-            text = ", ".join(f"{name} {size} bytes" for name, size in sorted(left.items()))
-            _say(
-                f"not all was delivered in {args.drain_timeout:.0f}s ({text}); it is safe in {home} for the next collector"
-            )
-    if started and found is not None:
+def _finish(timeout_s: float, home: Path, share: Share | None, found: Found | None, started: dict[str, Any]) -> None:
+    """Wait until every sink has everything of this run, then say where to look."""
+    if share is None or found is None:
+        return
+    end = collectors.spool_end(home)
+    stopping = share.leave()
+    left = _drain(home, found, end, stopping, timeout_s)
+    if left is None:
+        _say(f"the collector no longer answers; what it took is safe in {home}, and the next one goes on with it")
+    elif left:
+        text = ", ".join(f"{name} {size} bytes" for name, size in sorted(left.items()))
+        _say(f"not all was delivered in {timeout_s:.0f}s ({text}); it is safe in {home} for the next collector")
+    if started:
         run_id = started["run_id"]
         option = "" if Path("verl-otel-data").absolute() == home else f" --home {home}"
         _say(f"run {run_id}: verl-otel runs{option} · verl-otel trajectories --run {run_id}{option}")
+        if (home / "mlflow.db").exists():
+            _say(f"MLflow: mlflow server --backend-store-uri sqlite:///{home}/mlflow.db")
 
 
-def _drain(found: Found, timeout_s: float) -> dict[str, int] | None:
-    """What is left undelivered after at most ``timeout_s`` seconds; ``None`` when the collector died."""
+def _drain(home: Path, found: Found, end: tuple[int, int], stopping: bool, timeout_s: float) -> dict[str, int] | None:
+    """What lacks up to ``end`` after at most ``timeout_s`` seconds; ``None`` when the collector died.
+
+    A collector that was told to stop drains by itself, without waiting for sinks that write at intervals; ours is done
+    when it has gone. One that goes on, because others use it, is done when every sink has what there was at ``end``.
+    """
     deadline = time.monotonic() + timeout_s
-    said = time.monotonic()
+    said = answered = time.monotonic()
     left: dict[str, int] = {}
-    if found.process is not None:
-        # Ours: its own stop drains it, without waiting for sinks that write at intervals.
-        found.process.terminate()
     while time.monotonic() < deadline:
-        if found.process is not None and found.process.poll() is not None:
-            return {} if found.process.returncode == 0 else left or None
-        document = collectors.health(found.health or "")
+        if stopping and _has_gone(home, found):
+            return left if found.process is not None and found.process.returncode else {}
+        document = collectors.health(found.health, collectors.PATIENCE_S)
         if document is not None:
-            left = collectors.pending(document)
-            if found.process is None and not left:
+            answered = time.monotonic()
+            left = collectors.lacking(home, document, end)
+            if not stopping and not left:
                 return {}
             if left and time.monotonic() - said > _SAY_EVERY_S:
                 said = time.monotonic()
                 _say("delivering: " + ", ".join(f"{name} {size >> 10} KiB" for name, size in sorted(left.items())))
-        elif found.process is None:
+        elif not stopping or time.monotonic() - answered > _GONE_S:
             return None
         time.sleep(_POLL_S)
-    if found.process is not None:
-        found.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            found.process.wait(10)
+    if stopping:
+        # The second signal is its order to hurry.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found.pid, signal.SIGTERM)
+        hurried = time.monotonic() + 2 * _GONE_S
+        while not _has_gone(home, found) and time.monotonic() < hurried:
+            time.sleep(_POLL_S)
     return left
+
+
+def _has_gone(home: Path, found: Found) -> bool:
+    """Whether a collector that was told to stop did: a child of ours has ended, another's has taken its name away."""
+    if found.process is not None:
+        return found.process.poll() is not None
+    return not (home / collectors.PUBLISHED).exists()
 
 
 def _read(path: Path) -> dict[str, Any]:

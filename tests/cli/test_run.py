@@ -211,7 +211,12 @@ def test_a_signal_while_it_delivers_means_not_to_wait_and_the_exit_code_stays(tm
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 4, said.read_text()
     assert pid is not None
+    assert collector_pid(tmp_path) == pid, "it goes on delivering"
     os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 30
+    while collector_pid(tmp_path) is not None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert collector_pid(tmp_path) is None
 
 
 def test_a_collector_that_dies_half_way_does_not_stop_the_training(tmp_path: Path, config: Path) -> None:

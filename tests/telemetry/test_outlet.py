@@ -59,6 +59,23 @@ def test_what_does_not_fit_is_dropped_and_counted_and_put_never_blocks() -> None
     assert dropped > 0
 
 
+def test_large_items_are_bounded_by_their_text(endpoint: Receiver, monkeypatch) -> None:
+    import verl_otel
+
+    endpoint.status = 503
+    monkeypatch.setenv("VERL_OTEL_QUEUE_BYTES", "100000")
+    monkeypatch.setenv("VERL_OTEL_FLUSH_INTERVAL", "60")
+    verl_otel.init(project="p")
+    before = guard.counts().get("dropped.spans", 0)
+    for number in range(50):
+        with verl_otel.trajectory("a", group=str(number), inputs="x" * 10_000):
+            pass
+    from verl_otel.telemetry import state
+
+    assert state.background.drain(10)
+    assert guard.counts()["dropped.spans"] - before >= 35
+
+
 def test_close_waits_no_longer_than_it_is_told() -> None:
     out = outlet(Recorder())
     out.put(1)

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from verl_otel.telemetry import guard
@@ -40,6 +40,7 @@ class Outlet:
         make_exporter: called once in the thread, with the first batch.
         interval_s: longest time that an item waits before it is sent.
         capacity: items kept while the endpoint does not answer; beyond it new ones are dropped and counted.
+        max_bytes: the same in bytes of their attributes' text, which is what makes an item large.
         retry_for_s: how long one batch is tried again before it is dropped and counted.
     """
 
@@ -50,18 +51,21 @@ class Outlet:
         interval_s: float,
         capacity: int,
         retry_for_s: float,
+        max_bytes: int = 256 << 20,
     ) -> None:
         self._kind = kind
         self._make_exporter = make_exporter
         self._interval_s = interval_s
         self._capacity = capacity
+        self._max_bytes = max_bytes
         self._retry_for_s = retry_for_s
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
         # A forked child must neither send what its parent will send nor wait for a thread that it does not have.
-        self._items: collections.deque[Any] = collections.deque()
+        self._items: collections.deque[tuple[int, Any]] = collections.deque()
+        self._bytes = 0
         self._exporter: Exporter | None = None
         self._export: Callable[..., Any] = lambda _: None
         self._thread: threading.Thread | None = None
@@ -74,12 +78,15 @@ class Outlet:
 
     def put(self, item: Any) -> None:
         """Queue one item. Never blocks."""
-        if len(self._items) >= self._capacity or self._closing:
+        size = text_bytes(item)
+        if len(self._items) >= self._capacity or self._bytes + size > self._max_bytes or self._closing:
             guard.count(f"dropped.{self._kind}")
-            guard.warn_once("outlet", f"{self._kind} are dropped: {self._capacity} are waiting for the endpoint")
+            guard.warn_once("outlet", f"{self._kind} are dropped: {len(self._items)} are waiting for the endpoint")
             return
         self._idle.clear()
-        self._items.append(item)
+        self._items.append((size, item))
+        # Unguarded sums of several threads may drift by an item; the bound is one of order, not of bytes.
+        self._bytes += size
         if self._thread is None:
             self._start()
         if len(self._items) >= _BATCH:
@@ -121,7 +128,9 @@ class Outlet:
             while self._items and not self._closing:
                 batch: list[Any] = []
                 while self._items and len(batch) < _BATCH:
-                    batch.append(self._items.popleft())
+                    size, item = self._items.popleft()
+                    self._bytes -= size
+                    batch.append(item)
                 with guard.guarded("outlet"):
                     self._send(batch)
             if not self._items:
@@ -148,6 +157,17 @@ class Outlet:
                 guard.count(f"dropped.{self._kind}", len(batch))
                 return
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+def text_bytes(item: Any) -> int:
+    """Roughly how much text a span or log record carries."""
+    record = getattr(item, "log_record", item)
+    attributes = getattr(record, "attributes", None) or {}
+    size = sum(len(value) for value in attributes.values() if type(value) is str)
+    body = getattr(record, "body", None)
+    if isinstance(body, Mapping):
+        size += sum(len(value) for value in body.values() if type(value) is str) + 16 * len(body)
+    return size
 
 
 class _OwnExportsFilter(logging.Filter):

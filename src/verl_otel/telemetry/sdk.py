@@ -143,7 +143,8 @@ class Sdk:
         if not _wants(signal):
             return None
         settings = self.settings
-        return Outlet(kind, lambda: _exporter(signal), settings.flush_interval, settings.queue_size, settings.retry_for)
+        limits = (settings.flush_interval, settings.queue_size, settings.retry_for, settings.queue_bytes)
+        return Outlet(kind, lambda: _exporter(signal), *limits)
 
     def start_span(
         self,

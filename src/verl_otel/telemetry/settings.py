@@ -60,6 +60,10 @@ class Settings:
     queue_size: int = field(
         default=65_536, metadata=_meta("Spans, and events, kept while the endpoint does not answer.")
     )
+    queue_bytes: int = field(
+        default=256 << 20,
+        metadata=_meta("Bytes of text in those that are kept; beyond it new ones are dropped and counted."),
+    )
     retry_for: float = field(
         default=300.0,
         metadata=_meta("Seconds for which one batch is tried again before it is dropped and counted."),

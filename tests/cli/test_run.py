@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -267,3 +269,36 @@ def test_doctor_names_a_dead_endpoint_and_a_wrong_setting(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "http://127.0.0.1:9 does not answer" in done.stdout
     assert "VERL_OTEL_MAX_LENGTH" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("protocol", "answer", "code"),
+    # An endpoint that speaks another protocol than the one that is set does not count as answering.
+    [
+        ("http/protobuf", b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", 0),
+        ("grpc", b"", 0),
+        ("http/protobuf", b"\0\0\x06\4", 1),
+    ],
+)
+def test_doctor_asks_the_endpoint_in_its_own_protocol_and_past_a_proxy(
+    tmp_path: Path, protocol: str, answer: bytes, code: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                if answer:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        env = environment(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}",
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            http_proxy="http://127.0.0.1:9",
+        )
+        argv = [*VERL_OTEL, "doctor", "--home", str(tmp_path)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import http.client
 import importlib.util
 import json
 import os
+import socket
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from importlib import metadata
 from pathlib import Path
@@ -172,13 +175,27 @@ def _defined(body: list[ast.stmt], name: str) -> ast.stmt | None:
 
 def _answers(endpoint: str) -> bool:
     """Whether something takes an empty OTLP/HTTP request there; any HTTP answer means that it is alive."""
+    if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "grpc":
+        return _listens(endpoint)
     url = endpoint.rstrip("/") + "/v1/traces"
-    request = urllib.request.Request(url, b"", {"Content-Type": "application/x-protobuf"}, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=3):
+        request = urllib.request.Request(url, b"", {"Content-Type": "application/x-protobuf"}, method="POST")
+        loopback = request.host.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+        opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if loopback else []))
+        with opener.open(request, timeout=3):
             return True
     except urllib.error.HTTPError:
         return True
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+
+
+def _listens(endpoint: str) -> bool:
+    """Whether a connection can be made; gRPC itself may not be installed here."""
+    try:
+        address = urllib.parse.urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+        with socket.create_connection((address.hostname, address.port or 4317), timeout=3):
+            return True
     except (OSError, ValueError):
         return False
 

@@ -86,7 +86,8 @@ def test_the_home_of_the_environment_is_used_and_ctrl_c_ends_it_well(tmp_path: P
         start_new_session=True,
     )
     deadline = time.monotonic() + 30
-    while not (home / "collector.json").exists():
+    # The sink's process has begun, too.
+    while not ((home / "collector.json").exists() and (home / "spool/console.cursor.json").exists()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     # A terminal sends it to the whole group, the sinks' processes included.

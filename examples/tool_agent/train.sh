@@ -16,6 +16,8 @@ export VERL_USE_EXTERNAL_MODULES=cpu_platform VERL_PLATFORM=cpu VERL_ENGINE_DEVI
 export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$here
 export VERL_FILE_LOGGER_PATH=${VERL_FILE_LOGGER_PATH:-$work/metrics.jsonl}
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false RAY_USAGE_STATS_ENABLED=0
+# Ray would start a process for each of the CPUs that it is told of below, most of them for nothing.
+export RAY_prestart_worker_first_driver=0
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=WARNING
 
 exec python -m verl.trainer.main_ppo \
@@ -23,6 +25,7 @@ exec python -m verl.trainer.main_ppo \
   data.train_files="$assets/train.parquet" \
   data.val_files="$assets/val.parquet" \
   data.train_batch_size=4 \
+  data.dataloader_num_workers=0 \
   data.max_prompt_length=96 \
   data.max_response_length=128 \
   actor_rollout_ref.model.path="$assets/model" \

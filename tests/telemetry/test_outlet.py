@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 from tests.telemetry.receiver import Receiver
 from verl_otel.telemetry import guard
@@ -59,21 +60,15 @@ def test_what_does_not_fit_is_dropped_and_counted_and_put_never_blocks() -> None
     assert dropped > 0
 
 
-def test_large_items_are_bounded_by_their_text(endpoint: Receiver, monkeypatch) -> None:
-    import verl_otel
-
-    endpoint.status = 503
-    monkeypatch.setenv("VERL_OTEL_QUEUE_BYTES", "100000")
-    monkeypatch.setenv("VERL_OTEL_FLUSH_INTERVAL", "60")
-    verl_otel.init(project="p")
-    before = guard.counts().get("dropped.spans", 0)
-    for number in range(50):
-        with verl_otel.trajectory("a", group=str(number), inputs="x" * 10_000):
-            pass
-    from verl_otel.telemetry import state
-
-    assert state.background.drain(10)
-    assert guard.counts()["dropped.spans"] - before >= 35
+def test_large_items_are_bounded_by_their_text() -> None:
+    out = Outlet("texts", Recorder, interval_s=0.05, capacity=10_000, retry_for_s=60, max_bytes=100_000)
+    out.put(SimpleNamespace(attributes={}))
+    assert not out.flush(0.3)
+    before = guard.counts().get("dropped.texts", 0)
+    for _ in range(50):
+        out.put(SimpleNamespace(attributes={"text": "x" * 10_000, "number": 1}))
+    assert guard.counts()["dropped.texts"] - before == 40
+    out.close(0.1)
 
 
 def test_close_waits_no_longer_than_it_is_told() -> None:

@@ -33,6 +33,13 @@ def test_a_wrong_value_is_named_with_what_it_may_be(variable: str, value: str, w
     assert wanted in str(caught.value)
 
 
+def test_a_file_that_is_no_object_is_said(tmp_path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text("[1]")
+    with pytest.raises(SettingError, match="must be a JSON object"):
+        Settings.from_env({"VERL_OTEL_CONFIG": str(file)})
+
+
 def test_verls_config_fills_what_the_environment_leaves_open() -> None:
     env = {"VERL_OTEL_MAX_LENGTH": "5"}
     unknown = export_to_env({"max_length": 7, "log_rollout_traces": 8, "nonsense": 1}, env)

@@ -11,7 +11,7 @@ from typing import Any
 from verl_otel import instrumentation
 from verl_otel.telemetry import events, guard, run, state
 from verl_otel.telemetry.run import Run
-from verl_otel.telemetry.settings import Settings, export_to_env
+from verl_otel.telemetry.settings import Settings, export_file_to_env, export_to_env
 
 _LATEST = "latest_checkpointed_iteration.txt"
 _started: Run | None = None
@@ -61,6 +61,7 @@ def start(config: Any) -> Run | None:
             f"verl_otel.{unknown[0]} in verl's config is not a setting of verl-otel; it is ignored",
         )
     _settings_from_verl(plain)
+    export_file_to_env()
     settings = Settings.from_env()
     trainer = plain.get("trainer") or {}
     directory = trainer.get("default_local_dir")

@@ -144,7 +144,8 @@ class Outlet:
         pause = _FIRST_PAUSE_S
         if self._exporter is None:
             self._exporter = self._make_exporter()
-            calm(self._exporter)
+            with guard.guarded("outlet"):
+                calm(self._exporter)
             self._export = quietly(self._exporter.export)
         while True:
             result = self._export(batch)
@@ -213,7 +214,8 @@ def calm(exporter: Any) -> None:
     must not disturb.
     """
     own = type(exporter).__module__
-    for name, module in list(sys.modules.items()):
+    # A copy is made in one go; other threads import modules all the time.
+    for name, module in sys.modules.copy().items():
         if name == own or name.startswith(_EXPORTERS):
             if getattr(module, "random", None) is random:
                 module.random = _jitter  # type: ignore[attr-defined]

@@ -138,6 +138,11 @@ def _parse(name: str, kind: str, raw: str) -> Any:
     return text
 
 
+def export_file_to_env() -> None:
+    """Put the file's settings into the environment, for processes on machines that do not have the file."""
+    export_to_env(_from_file(os.environ.get(CONFIG_FILE, "")))
+
+
 def _from_file(path: str) -> dict[str, Any]:
     if not path:
         return {}
@@ -145,6 +150,8 @@ def _from_file(path: str) -> dict[str, Any]:
         loaded = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise SettingError(f"{CONFIG_FILE}={path}: cannot be read as JSON: {error}") from None
+    if not isinstance(loaded, dict):
+        raise SettingError(f"{path}: must be a JSON object of settings, not {type(loaded).__name__}")
     kinds = {item.name: str(item.type) for item in fields(Settings)}
     unknown = sorted(set(loaded) - set(kinds))
     if unknown:

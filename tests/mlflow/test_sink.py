@@ -151,15 +151,16 @@ def test_generations_become_a_table_of_their_step(make: Callable[..., MlflowSink
     for index in range(3):
         attributes = {"rl.loop.iteration": 2, "verl.generation.index": index}
         run.event("verl.generation", attributes, {"input": "2+2?", "output": str(index), "score": index / 2})
-    for _ in range(2):
-        feed(make(), run)
+    # In one batch, then one by one to a worker that was started anew
+    feed(make(), run)
+    feed(make(), run, size=1)
     found = client(f"sqlite:///{tmp_path}/mlflow.db")
     (made,) = found.search_runs([found.get_experiment_by_name("gsm8k").experiment_id])
     (entry,) = json.loads(made.data.tags["mlflow.loggedArtifacts"])
     assert entry == {"path": "val_generations/step_000002.json", "type": "table"}
     table = json.loads(Path(found.download_artifacts(made.info.run_id, entry["path"], str(tmp_path))).read_text())
-    assert table["columns"] == ["step", "input", "output", "score", "ground_truth"]
-    assert [row[2:4] for row in table["data"]] == [["0", 0.0], ["1", 0.5], ["2", 1.0]]
+    assert table["columns"] == ["index", "step", "input", "output", "score", "ground_truth"]
+    assert [row[3:5] for row in table["data"]] == [["0", 0.0], ["1", 0.5], ["2", 1.0]]
 
 
 def test_a_key_that_mlflow_refuses_does_not_take_the_others_with_it(
@@ -175,6 +176,40 @@ def test_a_key_that_mlflow_refuses_does_not_take_the_others_with_it(
     assert metrics["a_at_b"] == 1.0
     assert metrics["a_at_b_2"] == 2.0
     assert set(metrics.values()) >= {1.0, 2.0, 4.0, 5.0, 6.0}
+
+
+def test_keys_keep_their_names_over_a_restart(make: Callable[..., MlflowSink], tmp_path: Path) -> None:
+    for step, keys in enumerate((("a@b", "a_at_b"), ("a_at_b", "a@b")), start=1):
+        run = Run("r")
+        run.event("verl.metrics", {"rl.loop.iteration": step}, {key: float(len(key)) for key in keys})
+        feed(make(), run)
+    found = client(f"sqlite:///{tmp_path}/mlflow.db")
+    (made,) = found.search_runs([found.get_experiment_by_name("gsm8k").experiment_id])
+    values = {
+        key: [point.value for point in found.get_metric_history(made.info.run_id, key)]
+        for key in ("a_at_b", "a_at_b_2")
+    }
+    assert values == {"a_at_b": [3.0, 3.0], "a_at_b_2": [6.0, 6.0]}
+
+
+def test_one_trace_that_is_refused_does_not_hold_up_the_others(
+    make: Callable[..., MlflowSink], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from verl_otel.collector.sinks.base import Reject
+    from verl_otel.collector.sinks.mlflow import traces as module
+
+    whole = module.Traces._info
+
+    def refuses_one(self: Any, tree: Any, root: Any, run: Any) -> Any:
+        if root.attributes.get("verl.group.id") == "a2":
+            raise Reject("never")
+        return whole(self, tree, root, run)
+
+    monkeypatch.setattr(module.Traces, "_info", refuses_one)
+    sink = make()
+    feed(sink, small_run())
+    assert sink._context.counters.values["refused_traces"] == 2
+    assert len(traces(client(f"sqlite:///{tmp_path}/mlflow.db"))) == TRAJECTORIES + STEPS - 2
 
 
 def test_a_server_that_is_not_there_is_tried_again_later(make: Callable[..., MlflowSink]) -> None:

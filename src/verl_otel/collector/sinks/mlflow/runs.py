@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from verl_otel import semconv
@@ -56,7 +58,9 @@ class Runs:
         quoted = resource.run_id.replace("'", "")
         found = self._backend.client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{quoted}'", max_results=1)
         if found:
-            return MlflowRun(experiment_id, found[0].info.run_id)
+            run_id = found[0].info.run_id
+            # Keys keep the names that they were given before a restart.
+            return MlflowRun(experiment_id, run_id, dict(self._artifact(run_id, KEYS_ARTIFACT) or {}))
         tags = {
             RUN_TAG: resource.run_id,
             "verl_otel.project": resource.project,
@@ -70,6 +74,14 @@ class Runs:
             tags={key: value for key, value in tags.items() if value},
         )
         return MlflowRun(experiment_id, made.info.run_id)
+
+    def _artifact(self, run_id: str, path: str) -> Any:
+        """A JSON artifact of the run, ``None`` if there is none."""
+        folder = path.rpartition("/")[0]
+        if path not in {item.path for item in self._backend.client.list_artifacts(run_id, folder)}:
+            return None
+        with tempfile.TemporaryDirectory() as target:
+            return json.loads(Path(self._backend.client.download_artifacts(run_id, path, target)).read_text())
 
     def _experiment(self, name: str) -> str:
         if name not in self._experiments:
@@ -93,12 +105,12 @@ class Runs:
         client = self._backend.client
         with translated(self._backend.uri):
             client.update_run(run.run_id, status="RUNNING")
+            client.log_dict(run.run_id, dict(body), f"verl_otel/config_attempt_{event.resource.attempt}.json")
             client.set_tag(run.run_id, "verl_otel.attempt", str(event.resource.attempt))
             for group in ("versions", "git"):
                 for name, value in (body.get(group) or {}).items():
                     client.set_tag(run.run_id, f"verl_otel.{group}.{name}", str(value))
             self._log_params(run, dict(flattened(body.get("config") or {})))
-            client.log_dict(run.run_id, dict(body), f"verl_otel/config_attempt_{event.resource.attempt}.json")
 
     def _log_params(self, run: MlflowRun, params: dict[str, str]) -> None:
         from mlflow.entities import Param
@@ -162,11 +174,16 @@ class Runs:
             tables.setdefault((event.resource.run_id, int(event.attributes.get(semconv.STEP, 0))), []).append(event)
         for (_, step), rows in tables.items():
             run = self.of(rows[0].resource, rows[0].time_ns)
-            rows.sort(key=lambda event: event.attributes.get(semconv.GENERATION_INDEX, 0))
-            columns = ["step", "input", "output", "score", "ground_truth"]
-            data = [[step, *((event.body or {}).get(name) for name in columns[1:])] for event in rows]
+            columns = ["index", "step", "input", "output", "score", "ground_truth"]
             file = f"val_generations/step_{step:06d}.json"
             with translated(self._backend.uri):
+                # A step's samples may come in several batches: put the new ones to those that are there.
+                there = self._artifact(run.run_id, file) or {"data": []}
+                table = {row[0]: row for row in there["data"]}
+                for event in rows:
+                    index = event.attributes.get(semconv.GENERATION_INDEX, 0)
+                    table[index] = [index, step, *((event.body or {}).get(name) for name in columns[2:])]
+                data = [table[index] for index in sorted(table)]
                 self._backend.client.log_dict(run.run_id, {"columns": columns, "data": data}, file)
                 self._register_table(run, file)
 

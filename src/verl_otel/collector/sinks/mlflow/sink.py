@@ -63,19 +63,30 @@ class MlflowSink:
 
     def deliver(self, batch: Batch) -> None:
         generations: list[EventRecord] = []
+        outcomes: list[EventRecord] = []
         for event in batch.events:
             if not event.resource.run_id:
                 continue
             if event.name == semconv.Event.GENERATION:
                 generations.append(event)
             elif event.name == semconv.Event.OUTCOME:
-                self._outcomes.append(_Outcome(batch.start, event, time.monotonic()))
+                outcomes.append(event)
             else:
                 self._one(event)
-        self._runs.generations(generations)
+        try:
+            self._runs.generations(generations)
+        except Reject as error:
+            self._context.counters.add("refused_events", error.count)
         for span in batch.spans:
             if span.resource.run_id:
                 self._trees.add(span, batch.start)
+        # A batch that comes again after a failure has outcomes that wait already.
+        waiting = {item.event.attributes.get(semconv.EVENT_ID) for item in self._outcomes}
+        self._outcomes += [
+            _Outcome(batch.start, event, time.monotonic())
+            for event in outcomes
+            if event.attributes.get(semconv.EVENT_ID) not in waiting
+        ]
         self._delivered = batch.end
         self._flush(everything=False)
 

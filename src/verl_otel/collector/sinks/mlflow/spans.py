@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -161,4 +162,8 @@ def _any(value: Any) -> AnyValue:
         return AnyValue(int_value=value)
     if isinstance(value, float):
         return AnyValue(double_value=value)
-    return AnyValue(string_value=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    if isinstance(value, bytes):
+        return AnyValue(string_value=base64.b64encode(value).decode())
+    return AnyValue(
+        string_value=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    )

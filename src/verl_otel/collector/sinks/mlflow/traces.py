@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +32,7 @@ _TAGS = {
 }
 _BATCH_TRACES = 50
 _LINKS_PER_CALL = 100
+_REMEMBERED = 100_000
 
 
 class Traces:
@@ -43,24 +44,32 @@ class Traces:
         self._runs = runs
         self._counters = counters
         self._groups: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+        self._left_out: OrderedDict[str, None] = OrderedDict()
         self._counts: dict[tuple[str, str, int], int] = defaultdict(int)
 
     def write(self, trees: Sequence[Tree]) -> None:
         """Write trees, as many as may be in one call."""
-        chosen = [tree for tree in trees if self._wanted(tree)]
+        chosen = []
+        for tree in trees:
+            if self._wanted(tree):
+                chosen.append(tree)
+            else:
+                self._left_out[_any_span(tree).trace_id] = None
+        while len(self._left_out) > _REMEMBERED:
+            self._left_out.popitem(last=False)
         self._counters.add("traces_left_out", len(trees) - len(chosen))
         by_run: dict[str, list[Tree]] = defaultdict(list)
         for tree in chosen:
             by_run[_any_span(tree).resource.run_id].append(tree)
         for group in by_run.values():
             for start in range(0, len(group), _BATCH_TRACES):
-                self._write(group[start : start + _BATCH_TRACES])
+                self._write_or_split(group[start : start + _BATCH_TRACES])
 
     def _wanted(self, tree: Tree) -> bool:
         root = tree.root
         if root is None:
             # The end of a trace that is written already, or one whose root was lost.
-            return True
+            return _any_span(tree).trace_id not in self._left_out
         if root.type in (semconv.SpanType.STEP, semconv.SpanType.VALIDATION):
             return self._config.steps
         if root.type != semconv.SpanType.TRAJECTORY:
@@ -75,6 +84,18 @@ class Traces:
         self._groups[where].add(group)
         self._counts[where] += 1
         return True
+
+    def _write_or_split(self, trees: Sequence[Tree]) -> None:
+        """Write; of what MLflow refuses, find the one trace that it means, and keep the others."""
+        try:
+            self._write(trees)
+        except Reject:
+            if len(trees) == 1:
+                self._counters.add("refused_traces")
+                return
+            middle = len(trees) // 2
+            self._write_or_split(trees[:middle])
+            self._write_or_split(trees[middle:])
 
     def _write(self, trees: Sequence[Tree]) -> None:
         first = _any_span(trees[0])

@@ -34,7 +34,15 @@ DETERMINISTIC = (
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16",
     "trainer.total_training_steps=2",
 )
-COMPARED = ("critic/score/mean", "critic/rewards/mean", "actor/pg_loss", "actor/loss", "actor/entropy")
+# The gradient is what tells most: on the first update of a batch the losses themselves are 0 but for rounding.
+COMPARED = (
+    "critic/score/mean",
+    "critic/rewards/mean",
+    "actor/pg_loss",
+    "actor/loss",
+    "actor/entropy",
+    "actor/grad_norm",
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,7 @@ def same(one: Training, other: Training) -> None:
     for step, data in first.items():
         assert set(data) == set(second[step])
         for key in [name for name in data if name in COMPARED or name.startswith("val-")]:
-            assert second[step][key] == pytest.approx(data[key], rel=1e-3, abs=1e-6), (step, key)
+            assert second[step][key] == pytest.approx(data[key], rel=1e-3, abs=1e-5), (step, key)
             compared += data[key] != 0
     assert compared >= 8
 
